@@ -11,7 +11,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import emulate_slowly
 import numpy as np
@@ -560,101 +560,87 @@ def test_bad_input_is_one_sentence(
 # memory and time
 
 
-def sized(shape: tuple[int, ...], dtype: str = "int8") -> np.ndarray:
+def random_codes(shape: tuple[int, ...], dtype: str = "int8") -> np.ndarray:
     return np.random.RandomState(0).randint(-100, 101, shape).astype(dtype)
 
 
-SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "1x1 of 4096 channels": ((2048, 1, 1, 4096), (1, 1, 4096), {}),
-    "many input channels": ((64, 3, 3, 2048), (4, 4, 2048), {"padding": "same"}),
-    "depthwise, wide": ((1, 3, 3, 256), (112, 112, 256), {"padding": "same", "depthwise": True}),
-    "depthwise, multiplier 7": (
-        (1, 3, 3, 448),
-        (56, 56, 64),
-        {"padding": "same", "depthwise": True},
-    ),
-    "depthwise, stride 2": (
-        (1, 3, 3, 64),
-        (112, 112, 64),
-        {"padding": "same", "depthwise": True, "stride": (2, 2)},
-    ),
-    "depthwise, one channel": ((1, 3, 3, 1), (512, 512, 1), {"padding": "same", "depthwise": True}),
-    "depthwise, to one place": ((1, 3, 3, 16384), (3, 3, 16384), {"depthwise": True}),
-    "depthwise, a long row": (
-        (1, 1, 31, 64),
-        (1, 4000, 64),
-        {"padding": "same", "depthwise": True},
-    ),
-    "depthwise, dilated by 32": (
-        (1, 3, 3, 512),
-        (32, 32, 512),
-        {"padding": "same", "depthwise": True, "dilation": (32, 32)},
-    ),
-    "first layer": ((64, 7, 7, 3), (224, 224, 3), {"padding": "same", "stride": (2, 2)}),
-    "large image, few outputs": (
-        (8, 3, 3, 3),
-        (224, 224, 3),
-        {"padding": "same", "stride": (4, 4)},
-    ),
-    "strides past the kernel": ((4, 1, 1, 64), (224, 224, 64), {"stride": (8, 8)}),
-    "large kernel": ((4, 31, 31, 4), (64, 64, 4), {"padding": "same"}),
-    "dilated by 32": ((32, 3, 3, 32), (32, 32, 32), {"padding": "same", "dilation": (32, 32)}),
-    "a row": ((8, 1, 5, 1), (1, 100000, 1), {"padding": "same"}),
-    "a row, stride 7": ((1, 1, 5, 1), (1, 300000, 1), {"padding": "same", "stride": (1, 7)}),
-    "a column": ((8, 5, 1, 4), (100000, 1, 4), {"padding": "same"}),
-    "int16": ((64, 3, 3, 64), (56, 56, 64), {"padding": "same", "dtype": "int16"}),
-    "int16, depthwise": (
-        (1, 3, 3, 64),
-        (56, 56, 64),
-        {"padding": "same", "depthwise": True, "dtype": "int16"},
-    ),
-    "hybrid": ((64, 3, 3, 64), (56, 56, 64), {"padding": "same", "dtype": "float32"}),
-    "float16": ((64, 3, 3, 64), (56, 56, 64), {"padding": "same", "dtype": "float16"}),
-    "many weights": ((256, 3, 3, 256), (14, 14, 256), {"padding": "same"}),
-    "few outputs of a large input": ((64, 3, 3, 256), (56, 56, 256), {"padding": "same"}),
-    "a kernel as large as its input": ((512, 7, 7, 64), (7, 7, 64), {"padding": "same"}),
-    "a wide kernel": ((16, 5, 5, 16), (112, 112, 16), {"padding": "same"}),
-    "1x1 of a large input": ((64, 1, 1, 32), (112, 112, 32), {}),
-    "fully connected 4096": ((4096, 4096), (1, 4096), {}),
-    "fully connected, one output": ((1, 200000), (1, 200000), {}),
-}
-TOO_LARGE = {
-    "depthwise, to one place": "2.5 MB where 1.5 are allowed",
-    "large kernel": "1.1 MB where 0.45 are allowed",
-    "fully connected, one output": "14 kB more than the 1.6 MB allowed",
-}
+# name, weights, input, how the layer differs from a dense one of int8; why it takes more, if it does
+SHAPES = """
+1x1 of 4096 channels           | 2048 1 1 4096 | 1 1 4096    |                                         |
+many input channels            | 64 3 3 2048   | 4 4 2048    | padding=same                            |
+depthwise, wide                | 1 3 3 256     | 112 112 256 | padding=same; depthwise                 |
+depthwise, multiplier 7        | 1 3 3 448     | 56 56 64    | padding=same; depthwise                 |
+depthwise, stride 2            | 1 3 3 64      | 112 112 64  | padding=same; depthwise; stride=2 2     |
+depthwise, one channel         | 1 3 3 1       | 512 512 1   | padding=same; depthwise                 |
+depthwise, to one place        | 1 3 3 16384   | 3 3 16384   | depthwise                               | 2.5 MB where 1.5 are allowed
+depthwise, a long row          | 1 1 31 64     | 1 4000 64   | padding=same; depthwise                 |
+depthwise, dilated by 32       | 1 3 3 512     | 32 32 512   | padding=same; depthwise; dilation=32 32 |
+first layer                    | 64 7 7 3      | 224 224 3   | padding=same; stride=2 2                |
+large image, few outputs       | 8 3 3 3       | 224 224 3   | padding=same; stride=4 4                |
+strides past the kernel        | 4 1 1 64      | 224 224 64  | stride=8 8                              |
+large kernel                   | 4 31 31 4     | 64 64 4     | padding=same                            | 1.1 MB where 0.45 are allowed
+dilated by 32                  | 32 3 3 32     | 32 32 32    | padding=same; dilation=32 32            |
+a row                          | 8 1 5 1       | 1 100000 1  | padding=same                            |
+a row, stride 7                | 1 1 5 1       | 1 300000 1  | padding=same; stride=1 7                |
+a column                       | 8 5 1 4       | 100000 1 4  | padding=same                            |
+int16                          | 64 3 3 64     | 56 56 64    | padding=same; dtype=int16               |
+int16, depthwise               | 1 3 3 64      | 56 56 64    | padding=same; depthwise; dtype=int16    |
+hybrid                         | 64 3 3 64     | 56 56 64    | padding=same; dtype=float32             |
+float16                        | 64 3 3 64     | 56 56 64    | padding=same; dtype=float16             |
+many weights                   | 256 3 3 256   | 14 14 256   | padding=same                            |
+few outputs of a large input   | 64 3 3 256    | 56 56 256   | padding=same                            |
+a kernel as large as its input | 512 7 7 64    | 7 7 64      | padding=same                            |
+a wide kernel                  | 16 5 5 16     | 112 112 16  | padding=same                            |
+1x1 of a large input           | 64 1 1 32     | 112 112 32  |                                         |
+fully connected 4096           | 4096 4096     | 1 4096      |                                         |
+fully connected, one output    | 1 200000      | 1 200000    |                                         | 14 kB more than the 1.6 MB allowed
+"""
+
+
+class Sized(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    weights: tuple[int, ...]
+    x: tuple[int, ...]
+    given: dict[str, Any]
+    too_large: str
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split()))
+
+
+def sized_rows() -> Iterator[Any]:
+    for line in SHAPES.strip().splitlines():
+        name, weights, x, words, too_large = (part.strip() for part in line.split("|"))
+        given: dict[str, Any] = {}
+        for word in filter(None, words.split("; ")):
+            what, _, value = word.partition("=")
+            given[what] = value or True
+            if what in ("stride", "dilation"):
+                given[what] = numbers(value)
+        marks = []
+        if too_large:
+            marks = [pytest.mark.xfail(strict=True, reason=too_large)]
+        row = Sized(name, numbers(weights), numbers(x), given, too_large)
+        yield pytest.param(row, id=name, marks=marks)
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=TOO_LARGE[name]))
-        if name in TOO_LARGE
-        else name
-        for name in SHAPES
-    ],
-)
-def test_memory_is_at_most_four_times_the_tensors(name: str) -> None:
-    of_weights, of_x, given = SHAPES[name]
-    dtype = given.get("dtype", "int8")
-    weights, x = sized(of_weights, "float16" if dtype == "float16" else "int8"), sized(of_x, dtype)
-    outputs = of_weights[3] if given.get("depthwise") else of_weights[0]
-    bias = np.zeros(
-        outputs,
-        np.float32 if dtype == "float32" else np.float16 if dtype == "float16" else np.int64,
-    )
+@pytest.mark.parametrize("row", [*sized_rows()])
+def test_memory_is_at_most_four_times_the_tensors(row: Sized) -> None:
+    dtype = row.given.get("dtype", "int8")
+    x = random_codes(row.x, dtype)
+    weights = random_codes(row.weights, "float16" if dtype == "float16" else "int8")
     scales = {
-        "input_q": QuantParams(0.5),
-        "weight_q": QuantParams(0.01),
-        "output_q": QuantParams(7.0),
+        name: QuantParams(one)
+        for name, one in (("input_q", 0.5), ("weight_q", 0.01), ("output_q", 7.0))
     }
-    make = (
-        (lambda: FullyConnected(weights, bias, **scales))
-        if len(of_weights) == 2
-        else (lambda: Conv2D(weights, bias, of_x, **scales, **given))
-    )
-    layer = make()
+    if len(row.weights) == 2:
+        layer: Any = FullyConnected(weights, None, **scales)
+    else:
+        layer = Conv2D(weights, None, row.x, **scales, **row.given)
     emulate(layer, x)  # whatever is compiled or remembered
     tracemalloc.start()
     try:
@@ -667,7 +653,7 @@ def test_memory_is_at_most_four_times_the_tensors(name: str) -> None:
 
 def test_dilation_past_the_image_costs_nothing() -> None:
     layer = Conv2D(
-        sized((1, 3, 3, 3)),
+        random_codes((1, 3, 3, 3)),
         np.array([1, 2, 3]),
         (4, 4, 3),
         padding="same",
@@ -675,7 +661,7 @@ def test_dilation_past_the_image_costs_nothing() -> None:
         depthwise=True,
         weight_q=QuantParams(1 / 128),
     )
-    x = sized((4, 4, 3))
+    x = random_codes((4, 4, 3))
     start = time.process_time()
     out = emulate(layer, x, "single-half-up")
     assert time.process_time() - start < limit(1)
