@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from test_new_from import passes
 
 import npulab
 from npulab.captures.registry import trust
@@ -56,6 +56,12 @@ def test_a_new_target_passes_its_tests_and_is_one_folder(here: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
+
+
+def test_its_table_has_one_worked_field(here: Path) -> None:
+    new_target("heron")
+    fields = npulab.target("heron").registers.fields["field"]
+    assert (~fields.str.fullmatch(r"(\w+\.)?w\d+_\d+_\d+")).sum() == 1
 
 
 def test_a_changed_line_of_its_table_is_a_discovery(here: Path) -> None:
@@ -148,7 +154,8 @@ def test_in_npulab_itself_it_imports_by_name(
 
 
 @pytest.mark.parametrize(
-    "name", ["", "1st", "Heron", "a b", "../up", "/abs", "a.b", "x" * 41, "<script>", "a\n"]
+    "name",
+    ["", "1st", "Heron", "a b", "../up", "/abs", "a.b", "x" * 41, "<script>", "a\n", "class"],
 )
 def test_a_name_that_no_module_can_have_is_refused(here: Path, name: str) -> None:
     with pytest.raises(ValueError, match="allowed are up to 40 of a-z, 0-9 and _, a letter first"):
@@ -252,18 +259,6 @@ HEADER = (
 LOG = "# recorded by hand\n[1] write 0x50100000 = 0x301\nwrite 0x50100080 = 0x5 // rows\n0x50100000 0x302\n"
 
 
-def passes(name: str) -> None:
-    """The target's own tests pass."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"npulab_targets/{name}"],
-        capture_output=True,
-        text=True,
-        env=BARE,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("file", "text", "fields", "blocks"),
@@ -293,7 +288,7 @@ def test_a_target_begins_with_what_there_is(
     page = (here / "npulab_targets/heron/README.md").read_text()
     assert file in page
     assert "@" not in page
-    passes("heron")
+    passes("heron", here / "dump")
 
 
 def test_writes_of_a_new_target_are_a_capture(here: Path) -> None:
@@ -340,7 +335,7 @@ def test_generated_tests_hold_when_the_placeholder_is_gone(here: Path) -> None:
         "block,offset,register,field,lsb,width,evidence\nTOP,0x0,A,rows,0,9,guess\n"
         "TOP,0x8,B,,0,32,unknown\nTWO,0x4,C,mode,30,2,guess\n"
     )
-    passes("heron")
+    passes("heron", here / "dump")
     (folder / "dumps.py").write_text("""
 import numpy as np
 from npulab.capture import Capture, Job
@@ -358,16 +353,12 @@ IMPORTERS = (Importer("words in hexadecimal", is_dump, read_dump),)
 """)
     (folder / "samples").mkdir()
     (folder / "samples/one.hex").write_text("1f 0 ffffffff")
-    passes("heron")
+    trust(folder)
+    passes("heron", here / "unused")
     (folder / "samples/one.hex").write_text("1f 0 zz")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/heron"],
-        capture_output=True,
-        text=True,
-        env=BARE,
-    )
-    assert "1 failed, 3 passed" in done.stdout
-    assert "invalid literal for int() with base 16: 'zz', at heron/dumps.py:" in done.stdout
+    trust(folder)
+    with pytest.raises(ValueError, match=r"base 16: 'zz', at heron/dumps.py:"):
+        passes("heron", here / "unused too")
 
 
 def test_one_peripheral_of_a_file_becomes_a_target(
@@ -494,44 +485,3 @@ def test_a_folder_of_captures_is_no_module(tmp_path: Path, monkeypatch: pytest.M
     Path("quokka").mkdir()
     Path("quokka/words.bin").touch()
     assert new_target("quokka")
-
-
-def test_a_new_target_is_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.txt").write_text("stays")
-    package = {path: path.stat().st_mtime_ns for path in (ROOT / "npulab").rglob("*.py")}
-    assert main(["new", "wren"]) == 0
-    touched = {
-        path.parent.relative_to(tmp_path)
-        for path in tmp_path.rglob("*")
-        if path.is_file() and path.name != "other.txt"
-    }
-    assert {place.parts[:2] for place in touched} == {("npulab_targets", "wren")}
-    assert {path: path.stat().st_mtime_ns for path in (ROOT / "npulab").rglob("*.py")} == package
-    assert "wren" in npulab.targets()
-    target = npulab.target("wren")
-    fields = target.registers.fields
-    assert (~fields["field"].str.fullmatch(r"(\w+\.)?w\d+_\d+_\d+")).sum() == 1, "one worked field"
-    words = np.random.default_rng(0).integers(
-        0, 2**32, (10, len(target.registers)), dtype=np.uint32
-    )
-    assert np.array_equal(target.registers.encode(target.registers.decode(words)), words)
-    for name in ("wren", "../wren", "a/b", "", "Wren", "1x", "class", "vivante;x"):
-        assert main(["new", name]) == 2
-    assert {
-        path.name for path in (tmp_path / "npulab_targets").iterdir() if path.name != "__pycache__"
-    } == {"wren"}
-
-
-@pytest.mark.long
-def test_a_new_target_passes_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["new", "wren"]) == 0
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/wren"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout[-1000:]
