@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import onert_by_hand as hand
 import pytest
 from conftest import CAPTURES
 from oracles import litert
@@ -25,7 +26,7 @@ from npulab.captures.devices import Simulated
 from npulab.captures.target import Hang, Target, Unsupported
 from npulab.layout import find_layout, markers
 from npulab.npus.onert import layouts
-from npulab.npus.onert.facts import CHIPS, HERE, SIDES
+from npulab.npus.onert.facts import CHIPS, FACTS, HERE, SIDES
 from npulab.npus.onert.lowering import features_of
 from npulab.quant.emulate import real
 from npulab.quant.layers import FullyConnected
@@ -34,16 +35,6 @@ from npulab.support.files import read_table
 Q = npulab.QuantParams
 PATHS = tuple(CHIPS)
 ACTIVATIONS = (None, "relu", "relu6", "relu_n1_to_1")
-# rows x columns of 8-bit blocks of weights and of input rows, columns of float32 blocks (the
-# kernels' templates)
-BLOCKS = {
-    "neon-aarch64": ((16, 4), (16, 4), (8, 8)),
-    "neon-armv7": ((16, 4), (16, 2), (8, 4)),
-    "neon-dotprod": ((4, 8), (4, 8), (8, 8)),
-    "avx": ((4, 8), (4, 8), (8, 8)),
-    "avx2": ((4, 8), (4, 8), (8, 8)),
-    "avx512": ((4, 16), (4, 16), (16, 16)),
-}
 # some fill their blocks, most do not; 1009 to 1024 deep may have a stride of their own
 SHAPES = (
     (1, 1),
@@ -57,7 +48,7 @@ SHAPES = (
     (1, 9),
     (1021, 5),
 )
-PACKED = [(path, side, shape) for path in PATHS for side in SIDES for shape in SHAPES]
+PACKED = [*itertools.product(PATHS, SIDES)]
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +237,7 @@ def test_rows_of_three_axes_are_one_input(onert: Target) -> None:
 # Packed matrices
 
 
-def place(row: int, column: int, rows: int, columns: int, stride: int) -> int:
+def place(row: Any, column: Any, rows: int, columns: int, stride: int) -> Any:
     """Where an element lies, in elements: the block it is in, then its place there."""
     first_row, first_column = row - row % rows, column - column % columns
     return (
@@ -258,102 +249,78 @@ def place(row: int, column: int, rows: int, columns: int, stride: int) -> int:
 
 
 def slow(
-    matrix: np.ndarray, block: tuple[int, int], zero: int, stride: int = 0
+    matrix: np.ndarray, block: tuple[int, int], zero: int, stride: int
 ) -> tuple[list[int], int]:
     """(elements with fill, stride) of a packed matrix of stored elements, one after the other."""
-    (depth, count), (rows, columns) = matrix.shape, block
-    high, wide = -(-depth // rows) * rows, -(-count // columns) * columns
-    stride = stride or high
-    out = [zero] * (stride * wide)
-    for row, column in np.ndindex(depth, count):
-        out[place(row, column, rows, columns, stride)] = int(matrix[row, column])
+    out = [zero] * (stride * hand.up(matrix.shape[1], block[1]))
+    for row, column in np.ndindex(matrix.shape):
+        out[place(row, column, *block, stride)] = int(matrix[row, column])
     return out, stride
 
 
 def test_blocks_are_those_of_the_kernels() -> None:
-    assert {
-        path: (
-            *((facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]) for side in SIDES),
-            (facts["float_lhs_columns"], facts["float_rhs_columns"]),
-        )
-        for path, facts in CHIPS.items()
-    } == BLOCKS
-    codes = [row["code"] for row in read_table(HERE / "sources.csv")]
+    for path, facts in CHIPS.items():
+        blocks = [(facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]) for side in SIDES]
+        floats = [facts[f"float_{side}_columns"] for side in SIDES]
+        assert (*blocks, *floats) == hand.PATHS[path]
+    assert {*CHIPS} == {*hand.PATHS}
+    codes = {row["code"] for row in read_table(HERE / "sources.csv")}
     for table in ("chips.csv", "trmul.csv"):
-        assert {row["evidence"] for row in read_table(HERE / table)} <= {*codes}
-    paths = {
-        row["name"]: int(row["raw"], 0)
-        for row in read_table(HERE / "enums.csv")
-        if row["enum"] == "path"
-    }
-    assert paths == {path: facts["path"] for path, facts in CHIPS.items()}
+        assert {row["evidence"] for row in read_table(HERE / table)} <= codes
+    assert FACTS.enum("path") == {path: facts["path"] for path, facts in CHIPS.items()}
 
 
-@pytest.mark.parametrize(("path", "side", "shape"), PACKED)
-def test_packed_matrix_is_that_of_the_formula(path: str, side: str, shape: tuple[int, int]) -> None:
+def block_of(path: str, side: str) -> tuple[int, int]:
+    return hand.PATHS[path][SIDES.index(side)]
+
+
+@pytest.mark.parametrize(("path", "side"), PACKED)
+def test_packed_matrix_is_that_of_the_formula(path: str, side: str) -> None:
     """Elements, fill and sums, of int8 and of uint8 by XOR 0x80."""
-    random, block = np.random.RandomState([*shape, 1]), BLOCKS[path][SIDES.index(side)]
-    for dtype, zero, gap in (("int8", 0, 0), ("int8", -77, 64), ("uint8", 131, 0)):
-        matrix = codes(random, dtype, *shape)
-        stored = matrix.astype(int) - (128 if dtype == "uint8" else 0)
-        packed_zero = zero - (128 if dtype == "uint8" else 0)
-        high = -(-shape[0] // block[0]) * block[0]
-        elements, stride = slow(stored, block, packed_zero, high + gap)
-        sums = [
-            int(stored[:, c].sum()) + (high - shape[0]) * packed_zero
-            if c < shape[1]
-            else high * packed_zero
-            for c in range(len(elements) // stride)
-        ]
-        layout = layouts.packed(
-            shape, path, side, dtype=dtype, zero_point=zero, stride=high + gap if gap else 0
-        )
-        data = np.array(elements, np.int8).tobytes() + np.array(sums, "<i4").tobytes()
-        assert layout.pack(matrix) == data
-        assert np.array_equal(layout.unpack(data), matrix)
+    block = block_of(path, side)
+    for shape in SHAPES:
+        random = np.random.RandomState([*shape, 1])
         rows, columns = np.indices(shape)
-        assert np.array_equal(
-            layout.index_map(),
-            np.vectorize(lambda r, c: place(r, c, *block, stride))(rows, columns),  # noqa: B023
-        )
+        for dtype, zero, gap in (("int8", 0, 0), ("int8", -77, 64), ("uint8", 131, 0)):
+            matrix = codes(random, dtype, *shape)
+            moved = -128 - np.iinfo(dtype).min
+            stored = matrix.astype(int) + moved
+            elements, stride = slow(stored, block, zero + moved, hand.up(shape[0], block[0]) + gap)
+            layout = layouts.packed(
+                shape, path, side, dtype=dtype, zero_point=zero, stride=stride if gap else 0
+            )
+            sums = np.full(len(elements) // stride, (stride - gap) * (zero + moved))
+            sums[: shape[1]] += (stored - zero - moved).sum(0)
+            data = np.array(elements, np.int8).tobytes() + sums.astype("<i4").tobytes()
+            assert layout.pack(matrix) == data
+            assert np.array_equal(layout.unpack(data), matrix)
+            assert np.array_equal(layout.index_map(), place(rows, columns, *block, stride))
 
 
-@pytest.mark.parametrize(
-    ("path", "side", "shape"),
-    [
-        (*one, shape)
-        for one in itertools.product(PATHS, SIDES)
-        for shape in ((3, 5), (256, 3), (255, 17), (7, 17), (5, 16), (1, 1))
-    ],
-)
-def test_packed_float_matrix_is_that_of_the_formula(
-    path: str, side: str, shape: tuple[int, int]
-) -> None:
-    matrix = np.random.RandomState(5).permutation(shape[0] * shape[1]).reshape(shape) + 1
-    stride = layouts.apart(shape[0], 4) if shape[1] == 3 else shape[0]
-    assert stride - shape[0] == (64 if shape == (256, 3) else 0)
-    elements, _ = slow(matrix, (1, BLOCKS[path][2][SIDES.index(side)]), 0, stride)
-    layout = layouts.packed_float(shape, path, side, stride=stride)
-    assert layout.pack(matrix.astype(np.float32)) == np.array(elements, "<f4").tobytes()
-    assert np.array_equal(layout.unpack(layout.pack(matrix.astype(np.float32))), matrix)
+@pytest.mark.parametrize(("path", "side"), PACKED)
+def test_packed_float_matrix_is_that_of_the_formula(path: str, side: str) -> None:
+    block = 1, hand.PATHS[path][2 + SIDES.index(side)]
+    for shape in ((3, 5), (256, 3), (255, 17), (7, 17), (5, 16), (1, 1)):
+        matrix = np.random.RandomState(5).permutation(shape[0] * shape[1]).reshape(shape) + 1
+        stride = layouts.apart(shape[0], 4) if shape[1] == 3 else shape[0]
+        assert stride - shape[0] == (64 if shape == (256, 3) else 0)
+        elements, _ = slow(matrix, block, 0, stride)
+        layout = layouts.packed_float(shape, path, side, stride=stride)
+        data = layout.pack(matrix.astype(np.float32))
+        assert data == np.array(elements, "<f4").tobytes()
+        assert np.array_equal(layout.unpack(data), matrix)
 
 
 @pytest.mark.sample(40)
-@pytest.mark.parametrize(("path", "side", "shape"), PACKED)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("path", "side"), PACKED)
 def test_packed_layout_is_found_from_markers(path: str, side: str, shape: tuple[int, int]) -> None:
     """Blocks, fill and sums; a sum of one element may be a copy of it, and then nothing is
     claimed.
     """
     dtype, zero = (("int8", -3), ("uint8", 131), ("int8", 0))[sum(shape) % 3]
-    high = layouts.up(shape[0], CHIPS[path][f"{side}_kernel_rows"])
-    layout = layouts.packed(
-        shape,
-        path,
-        side,
-        dtype=dtype,
-        zero_point=zero,
-        stride=layouts.apart(high) if side == "lhs" else 0,
-    )
+    stride = layouts.apart(hand.up(shape[0], block_of(path, side)[0])) if side == "lhs" else 0
+    layout = layouts.packed(shape, path, side, dtype=dtype, zero_point=zero, stride=stride)
     tensors = markers(shape, dtype)
     found = find_layout(tensors, [layout.pack(tensor) for tensor in tensors])
     assert np.array_equal(found.index_map(), layout.index_map())
@@ -477,6 +444,7 @@ def test_captures_are_checked_shown_listed_and_compared(capsys: pytest.CaptureFi
         "int8",
         "uint8",
     ]
+    assert any("simulated" in line for line in shown)
     differs = run("diff", folder / "sim-hybrid-2d", folder / "sim-hybrid-3d")
     assert "path" in " ".join(differs)
     assert any("input_size" in line and line.split()[-2:] == ["100", "154"] for line in differs)
@@ -488,6 +456,11 @@ def test_every_byte_of_the_weights_is_explained(kept: npulab.CaptureSet, onert: 
         ends = [item.bit + item.bits for item in items]
         assert [item.bit for item in items] == [0, *ends[:-1]]
         assert ends[-1] == 8 * len(capture.buffers["coefficients"])
+        stored = capture.buffers["coefficients"]
+        moved = 128 if layer.weights.dtype == np.uint8 else 0
+        for item in items:
+            if item.kind in ("weight", "fill"):
+                assert (item.value - moved * (item.kind == "weight")) % 256 == stored[item.bit // 8]
         weights = {(item.channel, item.row): item.value for item in items if item.kind == "weight"}
         assert weights == {place: int(code) for place, code in np.ndenumerate(layer.weights)}
         assert sum(item.weights for item in items) == layer.weights.size
@@ -881,6 +854,9 @@ def test_bytes_that_make_no_layer(kept: npulab.CaptureSet, onert: Target) -> Non
     ):
         with pytest.raises(ValueError, match=words):
             onert.lift(changed(case, name, edit))
+    for name in kept["sim-uint8"].buffers:
+        with pytest.raises(ValueError, match=f"buffer '{name}': got"):
+            onert.lift(changed("sim-uint8", name, lambda data: data[:-1]))
     assert npulab.check(changed("sim-hybrid-2d", "coefficients", add(0))).coefficients is False
     bare = replace(kept["sim-hybrid-2d"], buffers={})
     with pytest.raises(
