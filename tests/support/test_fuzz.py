@@ -25,6 +25,8 @@ SLOW = {
     "map: SystemRDL",
     "map: C macros",
     "capture, checked and explained",
+    "capture, a file changed",
+    "capture",
     "draft, its steps",
     "draft",
     "Mesa's folder",

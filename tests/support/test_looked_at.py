@@ -13,19 +13,21 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from test_wrong_types import CALLS, OTHERS
 
 import npulab
-from npulab.analysis.ignored import ignored_fields
+from npulab.analysis.ignored import COLUMNS
 from npulab.captures.capture import Capture
 from npulab.captures.sources import Lowered
 from npulab.captures.sweep import Sweep, load_sweep, save_sweep, sweep_of
-from npulab.cli import main
+from npulab.cli import check, main
 from npulab.cli.shell import COMMANDS
 from npulab.notebook import pictures, widgets
 
@@ -46,7 +48,10 @@ RANGES = {
     "weight_scale": [2.0**-8],
     "output_scale": [1.0],
 }
-LAYERS = [(h, w, c, n) for h, w in ((2, 3), (3, 5), (5, 4)) for c in (3, 17) for n in (5, 17)]
+LAYERS = [(*size, *depths) for size in ((2, 3), (3, 5)) for depths in product((3, 17), (5, 17))]
+
+
+NONE = pd.DataFrame(columns=COLUMNS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -450,9 +455,9 @@ def _import(of: Streams, run: Callable[..., str], to: Path) -> str:
     run("import", of.folder, to / "cases")
     assert sum(len(one.jobs) for one in npulab.load_all(to / "cases")) == of.total
     run("import", of.folder, to / "role.npz", "--role", "STORE")
-    assert str(load_sweep(to / "role.npz").looked_at).startswith("12 jobs STORE of ")
+    assert str(load_sweep(to / "role.npz").looked_at).startswith(f"{len(LAYERS)} jobs STORE of ")
     run("import", of.folder, to / "job.npz", "--job", 0)
-    assert load_sweep(to / "job.npz").looked_at.startswith("12 jobs number 0 of ")
+    assert load_sweep(to / "job.npz").looked_at.startswith(f"{len(LAYERS)} jobs number 0 of ")
     return run("import", of.folder, to / "main.npz")
 
 
@@ -467,9 +472,12 @@ def _laws(of: Streams, run: Callable[..., str], to: Path) -> str:
     assert sum(about["bits"].values()) == bits
     block = run("laws", of.folder, "--block", "LOAD")
     assert re.search(rf"roles?, \d+ jobs of {len(known)} roles, {of.total} jobs of", block)
-    assert f"12 jobs STORE of {of.total} jobs" in run("laws", of.folder, "--role", "STORE")
-    assert "--role takes another" in run("laws", of.file)
-    return run("laws", of.file, "--plan", 1)
+    assert f"{len(LAYERS)} jobs STORE of {of.total} jobs" in run(
+        "laws", of.folder, "--role", "STORE"
+    )
+    found = run("laws", of.file, "--plan", 1)
+    assert "--role takes another" in found
+    return found
 
 
 def _explore(of: Streams, run: Callable[..., str], to: Path) -> str:
@@ -521,8 +529,12 @@ def _session(of: Streams, run: Callable[..., str], to: Path) -> str:
 
 
 def _unread(of: Streams, run: Callable[..., str], to: Path) -> str:
-    found = run("unread", of.folder / of.first.name, "--unknown", "--json").splitlines()
-    assert len(found) == len(ignored_fields(of.first))
+    given: list[Capture] = []
+    with pytest.MonkeyPatch.context() as patch:
+        # what is done with the jobs: ``ignored_fields`` above
+        patch.setattr(check, "ignored_fields", lambda capture, _: given.append(capture) or NONE)
+        run("unread", of.folder / of.first.name, "--unknown")
+    assert [len(capture.jobs) for capture in given] == [len(of.first.jobs)]
     return ""
 
 
@@ -567,4 +579,6 @@ def test_a_command_looks_at_all_jobs_or_says_at_how_many(
 ) -> None:
     text = SHELL[name](streams, run, tmp_path)
     if text:
-        assert re.search(rf"\d+ .*jobs? .*of {streams.total} jobs of 12 captures", text), text
+        assert re.search(
+            rf"\d+ .*jobs? .*of {streams.total} jobs of {len(LAYERS)} captures", text
+        ), text

@@ -36,18 +36,22 @@ def release(folder: Path, left_out: str = "") -> tuple[Path, Path]:
     return sdist, wheel
 
 
-def test_a_whole_release_is_taken(tmp_path: Path) -> None:
-    base_install.refuse_missing(*release(tmp_path))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return release(tmp_path_factory.mktemp("whole"))
+
+
+def test_a_whole_release_is_taken(whole: tuple[Path, Path]) -> None:
+    base_install.refuse_missing(*whole)
 
 
 @pytest.mark.parametrize(
     "path", ["npulab/py.typed", "nn.csv", "register_view.js", "frame.css", "0-start.ipynb"]
 )
-def test_a_file_that_is_left_out_is_named(tmp_path: Path, path: str) -> None:
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    whole.mkdir()
-    part.mkdir()
-    (sdist, wheel), (less_sdist, less_wheel) = release(whole), release(part, path)
+def test_a_file_that_is_left_out_is_named(
+    tmp_path: Path, path: str, whole: tuple[Path, Path]
+) -> None:
+    (sdist, wheel), (less_sdist, less_wheel) = whole, release(tmp_path, path)
     with pytest.raises(AssertionError, match=rf"s\.tar\.gz: .*{re.escape(path)}"):
         base_install.refuse_missing(less_sdist, wheel)
     with pytest.raises(AssertionError, match=rf"w\.whl: .*{re.escape(path)}"):

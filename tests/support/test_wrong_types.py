@@ -5,6 +5,7 @@ what makes the right thing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,7 @@ JOB = TRAFFIC.jobs[0]
 MAP = TRAFFIC.maps["NN"]
 ROW = {"offset": 0, "field": "a", "lsb": 0, "width": 1}
 FIELD = next(iter(MAP)).name
+draft = cache(lambda: npulab.draft(MAP))  # no call changes it: each of them raises
 ADDRESSED = RegisterMap([{"offset": 0x1000, "register": "R", **ROW}], dense=False)
 
 
@@ -190,21 +192,21 @@ MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
         {"nothing", "text"},
     ),
     "load_sweep: target": (lambda v: npulab.load_sweep(SIM, target=v), {"nothing"}),
-    "write_map: to": (lambda v: npulab.write_map(npulab.draft(MAP).table, _none(), to=v), set()),
+    "write_map: to": (lambda v: npulab.write_map(draft().table, _none(), to=v), set()),
     "write_map: features": (
-        lambda v: npulab.write_map(npulab.draft(MAP).table, _none(), "csv", v),
+        lambda v: npulab.write_map(draft().table, _none(), "csv", v),
         {"nothing"},
     ),
     "draft: features": (lambda v: npulab.draft(1, features=v), {"mapping"}),
     "draft: block": (lambda v: npulab.draft(1, block=v), {"text"}),
-    "Draft.split: at": (lambda v: npulab.draft(MAP).split(FIELD, v), set()),
-    "Draft.split: widths": (lambda v: npulab.draft(MAP).split(FIELD, widths=v), set()),
-    "Draft.retype: names": (lambda v: npulab.draft(MAP).retype(FIELD, names=v), {"nothing"}),
-    "Draft.replay": (lambda v: npulab.draft(MAP).replay(v), set()),
-    "Draft.decode": (lambda v: npulab.draft(MAP).decode(v), {"capture"}),
-    "Draft.decode: block": (lambda v: npulab.draft(MAP).decode(TRAFFIC, v), set()),
-    "Draft.block_of": (lambda v: npulab.draft(MAP).block_of(v), {"capture"}),
-    "Draft.save": (lambda v: npulab.draft(MAP).save(v), set()),
+    "Draft.split: at": (lambda v: draft().split(FIELD, v), set()),
+    "Draft.split: widths": (lambda v: draft().split(FIELD, widths=v), set()),
+    "Draft.retype: names": (lambda v: draft().retype(FIELD, names=v), {"nothing"}),
+    "Draft.replay": (lambda v: draft().replay(v), set()),
+    "Draft.decode": (lambda v: draft().decode(v), {"capture"}),
+    "Draft.decode: block": (lambda v: draft().decode(TRAFFIC, v), set()),
+    "Draft.block_of": (lambda v: draft().block_of(v), {"capture"}),
+    "Draft.save": (lambda v: draft().save(v), set()),
     "Sweep: registers": (lambda v: npulab.Sweep(WORDS, {"a": range(20)}, registers=v), {"nothing"}),
     "find_constants: builds": (
         lambda v: npulab.find_constants([b"ab", b"cd"], {"a": [0.5, 0.25]}, builds=v),
@@ -240,7 +242,7 @@ MORE: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     ),
     "MapEditor": (widgets.MapEditor, set()),
     "MapEditor: capture": (
-        lambda v: widgets.MapEditor(npulab.draft(MAP), v),
+        lambda v: widgets.MapEditor(draft(), v),
         {"nothing", "capture"},
     ),
     "ByteView": (widgets.ByteView, {"capture"}),
