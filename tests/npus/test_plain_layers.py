@@ -161,6 +161,7 @@ def test_ane_takes_an_addition_and_windows_that_are_one() -> None:
     assert mine.buffers["coefficients"] == own.buffers["coefficients"]
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(("npu", "dtype"), NPUS)
 @pytest.mark.parametrize("seed", range(12))
 def test_an_activation_is_refused_only_if_it_clamps(npu: str, dtype: str, seed: int) -> None:
