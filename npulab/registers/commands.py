@@ -1,9 +1,10 @@
-"""Streams of commands of varying length: the opcode of a command names the block it belongs to.
+"""Streams of commands of varying length: the opcode of a command names the block of the command.
 
-Every block has the opcode field: one name, the same bits, and an enum that names the blocks. A
-command is as long as the words of its block. If the row that says where the block lies has
-``bits``, the command is that long. If a field of the command counts items that follow, that row
-has the field's name as ``count`` and the bytes of an item as ``stride``::
+Every block has the opcode field: one name, the same bits, and an enum whose names are the blocks.
+By default, a command is as long as the words of its block. If the row that says where the block
+lies has ``bits``, a command has so many bits. If a field of the command counts items that follow,
+the same row has the name of that field as ``count`` and the bytes of an item as ``stride``; its
+``bits`` are the length without items::
 
     block,offset,register,field,lsb,width,value,bits,count,stride
     LOAD,,,,,,,48,,
@@ -29,18 +30,19 @@ from npulab.registers.map import RegisterMap
 from npulab.support.refuse import refusing
 from npulab.support.text import plural
 
-MOST_KEPT = 64  # most sets of maps whose opcodes are kept in memory
+MOST_KEPT = 64  # most sets of maps whose opcode fields are kept in memory
 
 Maps = Mapping[str, RegisterMap]  # by block
 
 
 def read_commands(data: bytes, maps: Maps, opcode: str) -> list[tuple[str, Array]]:
-    """Return the block and the words ``(W,) uint32`` of each command of a stream, from the first
-    command to the last; if a command ends inside a word, the bits of the word after its end are
-    0.
+    """Return the block and the words ``(W,) uint32`` of each command of a stream, in the order of
+    the stream. W is the number of words of the block; bits after the end of the command are 0.
 
-    Raises ValueError, with the command's first byte, for an opcode without a block and for a
-    command that is cut off; and ValueError if the blocks do not agree on the field ``opcode``.
+    ``opcode`` is the name of the opcode field. Raises ValueError, with the byte at which the
+    command begins, for an opcode without a block, a command that is longer than the words of its
+    block, and a command that is cut off. Raises ValueError if the blocks differ in the bits or the
+    enum of the opcode field, or if the enum does not name each block.
     """
     field, blocks = _blocks(opcode, maps)
     head = WORD_BYTES * (1 + max(piece.word for piece in field.pieces))
@@ -66,39 +68,41 @@ def read_commands(data: bytes, maps: Maps, opcode: str) -> list[tuple[str, Array
 
 
 def _words_at(data: bytes, at: int, size: int) -> Array:
-    """``size`` bytes of a stream as 32-bit words; bytes after the stream's end are 0."""
+    """Return ``size`` bytes of a stream, from byte ``at`` on, as 32-bit words; bytes after the end
+    of the stream are 0."""
     return np.frombuffer(data[at : at + size].ljust(size, b"\0"), "<u4")
 
 
 def write_commands(commands: Iterable[tuple[str, Array]], maps: Maps) -> bytes:
-    """Return the stream of commands; raises ValueError for words with bits set after the command's
-    end.
+    """Return the stream of commands, each given as its block and its words; raises ValueError for
+    words with a bit set after the end of their command.
     """
     out = []
     for number, (block, words) in enumerate(commands):
         data, size = np.asarray(words, "<u4").tobytes(), command_bytes(maps[block], block, words)
         if any(data[size:]):
             raise ValueError(
-                f"command {number}, {block}: got set bits after byte {size}, allowed are set bits "
-                f"in its {size} bytes"
+                f"command {number}, {block}: got bits set after its end, allowed are set bits in "
+                f"its first {size} bytes"
             )
         out.append(data[:size])
     return b"".join(out)
 
 
 def opcodes(maps: Maps) -> dict[str, Field]:
-    """Return, by block, the field whose enum names the block, as ``read_commands`` reads it; an
-    empty dict if no field distinguishes the blocks.
+    """Return the opcode field of each block, by the name of the block; an empty dict if no field is
+    an opcode field.
 
-    The field has the same name and the same bits in two or more blocks, and its enum names each of
-    these blocks.
+    An opcode field has the same name, bits and enum in two or more blocks, and its enum names each
+    of these blocks. Blocks that the enum does not name are left out.
     """
     return _opcodes(tuple(maps.items()))
 
 
 @lru_cache(MOST_KEPT)
 def _opcodes(items: tuple[tuple[str, RegisterMap], ...]) -> dict[str, Field]:
-    """``opcodes`` of the maps with these names."""
+    """``opcodes`` of maps given as pairs of a block and its map, which can be a key of the
+    cache."""
     maps = dict(items)
     for block, registers in items:
         for item in registers:
@@ -113,8 +117,8 @@ def _opcodes(items: tuple[tuple[str, RegisterMap], ...]) -> dict[str, Field]:
 
 
 def contradiction(block: str, words: Array, maps: Maps) -> str:
-    """Return why words cannot be a command of a block: their opcode names another block; "" if they
-    can.
+    """Return an error text if words cannot be a command of a block, because their opcode does not
+    name this block; "" if they can be one, or if the block has no opcode field.
     """
     item = opcodes(maps).get(block)
     if item is None or max(piece.word for piece in item.pieces) >= len(words):
@@ -133,7 +137,8 @@ def contradiction(block: str, words: Array, maps: Maps) -> str:
 
 
 def command_bytes(registers: RegisterMap, block: str, words: Array) -> int:
-    """Return the length in bytes of a command of a block with these words."""
+    """Return the length in bytes of a command of a block with these words; raises ValueError if it
+    is longer than the words of the block."""
     repeat = registers.repeats.get(block, Repeat())
     bits = repeat.bits or WORD_BITS * len(registers)
     if repeat.counted:
@@ -148,8 +153,9 @@ def command_bytes(registers: RegisterMap, block: str, words: Array) -> int:
 
 
 def _blocks(opcode: str, maps: Maps) -> tuple[Field, dict[int, str]]:
-    """Return the field ``opcode`` and the block of each opcode; raises ValueError if the blocks'
-    fields of this name differ in bits or enum, or if a block has no opcode.
+    """Return the field with the name ``opcode``, and the block of each raw number of this field;
+    raises ValueError if the blocks differ in its bits or its enum, or if the enum does not name
+    each block.
     """
     first, *others = [registers[opcode] for registers in maps.values()]
     for item in others:

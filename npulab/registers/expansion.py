@@ -6,25 +6,27 @@ words. ``count`` and ``stride`` (bytes) make an array of registers; several numb
 several dimensions, the outermost first: register ``LUT`` of count ``4 8`` becomes ``LUT_0_0`` to
 ``LUT_3_7``.
 
-A row that has a block but no register, lsb and width says where the block lies::
+A row that has a block but no register, ``lsb``, ``width`` and ``at`` says where the block lies::
 
     block,offset,field,value,count,stride
     LAYER,0x50100000,group layer,sparse,4 32,0x400000 4
 
-``offset`` is the address of the block. ``count`` and ``stride`` say how often the block repeats,
-and ``field`` names these dimensions. The value ``sparse`` says that no words lie between its
-registers. For a block that is a command (``registers.commands``), ``bits`` is its length, or
-``count`` is the name of the field that says its length.
+``offset`` is the address of the block. ``count`` and ``stride`` say how often the block repeats and
+at which distances in bytes, a number for each dimension; ``field`` names the dimensions. The value
+``sparse`` says that no words lie between the registers of the block. For a block that is a command
+(``registers.commands``), ``bits`` is its length; if ``count`` is the name of a field, that field
+counts items that follow the command, of ``stride`` bytes each.
 
 A block of records lies in buffers, not at an address; a fourth column, ``buffer``, names them::
 
     block,offset,bits,count,stride,buffer
     SCALE,16,80,,12,biases
 
-``offset`` is the first record's byte in the buffer, ``bits`` the length of a record (the words of
-the block if blank), ``stride`` the bytes from one record to the next (the bytes of a record if
-blank), and ``count`` the most records (as many as the buffer holds if blank); with a count, records
-of two buffers are compared by their number, without one with their like.
+``offset`` is the byte of the buffer at which the first record begins, ``bits`` the length of a
+record (the words of the block if blank), ``stride`` the bytes from one record to the next (the
+bytes of a record if blank), and ``count`` the most records (as many as the buffer holds if blank).
+With a count, record n of a buffer is compared with record n of another buffer. Without a count,
+records may have been inserted or removed, and each is compared with the record that resembles it.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES, Cells, Row, pieces
 from npulab.support.text import plural
 
 BUFFER = "buffer"
-SHAPE = ("bits", "count", "stride", BUFFER)  # the optional columns
+SHAPE = ("bits", "count", "stride", BUFFER)  # the columns that this module adds to a table
 SPARSE = "sparse"
 MOST_BITS = 1024  # most bits of a register
 MOST_COPIES = 2**16  # most copies of a register or of a block
@@ -50,8 +52,8 @@ BYTE_BITS = 8
 
 
 class Place(NamedTuple):
-    """The place at an address: a byte ``offset`` in a copy of a block; ``copy`` is the copy's index
-    in each dimension.
+    """The place of an address in a map: ``copy`` is the index, in each dimension, of a copy of the
+    ``block``, and ``offset`` the bytes from the start of this copy.
     """
 
     block: str
@@ -62,9 +64,10 @@ class Place(NamedTuple):
 class Held(NamedTuple):
     """The place of a block's records in each of some ``buffers``.
 
-    ``offset`` is the byte of the first record, ``size`` the bytes of a record, ``stride`` the bytes
-    from one record to the next; there are at most ``most`` records (None: as many as fit). A size
-    or stride of 0 stands for what the table leaves blank.
+    ``offset`` is the byte of a buffer at which the first record begins, ``size`` the bytes of a
+    record, ``stride`` the bytes from one record to the next; there are at most ``most`` records
+    (None: as many as fit). A size or stride of 0 means that the table leaves it blank; ``filled``
+    replaces it. The other methods need a size and a stride.
     """
 
     buffers: tuple[str, ...]
@@ -74,7 +77,7 @@ class Held(NamedTuple):
     most: int | None = None
 
     def fits(self, length: int) -> int:
-        """How many records a buffer of this many bytes holds; size and stride are filled in."""
+        """How many whole records a buffer of ``length`` bytes holds, at most ``most``."""
         room = length - self.offset - self.size
         count = max(0, room // self.stride + 1)
         if self.most is None:
@@ -82,7 +85,8 @@ class Held(NamedTuple):
         return min(count, self.most)
 
     def end(self, length: int) -> int:
-        """The first byte after the last record in a buffer of this many bytes."""
+        """The first byte after the last record in a buffer of ``length`` bytes. If it holds no
+        record, this is the byte at which the first record would begin, or the end of the buffer."""
         count = self.fits(length)
         if not count:
             return min(self.offset, length)
@@ -98,7 +102,7 @@ class Held(NamedTuple):
         return np.ndarray((count, self.size), np.uint8, data, self.offset, strides)
 
     def between(self, data: bytes) -> bytes:
-        """The bytes between the records, gap after gap."""
+        """The bytes of a buffer between one record and the next, of all gaps in their order."""
         count, gap = self.fits(len(data)), self.stride - self.size
         if count < 2 or not gap:
             return b""
@@ -107,8 +111,8 @@ class Held(NamedTuple):
         return np.ndarray((count - 1, gap), np.uint8, data, first, strides).tobytes()
 
     def filled(self, block: str, words: int) -> Held:
-        """The same place with its size and stride filled in, for a block of so many words; raises
-        ValueError for a record that is longer than them or than its stride."""
+        """Return the same place with size and stride filled in, for a block of ``words`` words;
+        raises ValueError for a record that is longer than these words, or than its stride."""
         where = f"register map, block {block!r}"
         size = self.size or WORD_BYTES * words
         stride = self.stride or size
@@ -128,10 +132,12 @@ class Held(NamedTuple):
 class Repeat(NamedTuple):
     """The place of a block and of its copies.
 
-    ``base`` is the address of the first copy. ``counts``, ``strides`` (bytes) and ``names`` belong
-    to the dimensions of the copies, the outermost first. For a command, ``bits`` is its length (0:
-    as long as the block's words), to which ``step`` bytes are added for each item that the field
-    ``counted`` counts. For records, ``held`` is their place in buffers.
+    ``base`` is the address of the first copy. ``counts``, ``strides`` (bytes) and ``names`` have an
+    element for each dimension of the copies, the outermost first; ``names`` may be empty. If the
+    block is ``sparse``, no words lie between its registers. If the block is a command, ``bits`` is
+    its length (0: as long as the block's words); ``counted`` is the name of a field that counts
+    items, and each item adds ``step`` bytes. If the block is a record, ``held`` is the place of the
+    records in buffers.
     """
 
     base: int = 0
@@ -146,12 +152,12 @@ class Repeat(NamedTuple):
 
     @property
     def copies(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """(index, address) of each copy."""
+        """(index, address) of each copy; the index has a number for each dimension."""
         return ((index, self.base + at) for index, at in _copies(self.counts, self.strides))
 
     def labels(self, index: tuple[int, ...]) -> tuple[str, str]:
-        """The names of a copy: the name of its unit (the outermost dimension), and the names of the
-        other dimensions.
+        """Return two labels of the copy with this index: the first for the outermost dimension,
+        which is the unit, the second for all other dimensions.
 
         >>> Repeat(0, (4, 32), (0x1000, 4), ("group", "layer")).labels((1, 2))
         ('group 1', 'layer 2')
@@ -162,12 +168,14 @@ class Repeat(NamedTuple):
 
 
 def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
-    """Return rows as plain rows of words, and the rows that say where blocks lie.
+    """Return two lists: the rows of fields as plain rows of words, and the rows that say where
+    blocks lie.
 
-    If several registers share a word, the names of its fields begin with the register's name; so
+    If several registers share a word, the names of its fields get the register's name in front; so
     does the name of a field that crosses words, if another field of its block has the same name.
-    Raises ValueError for a field that crosses its register and for a size, count or stride that is
-    malformed.
+    Pieces of a split field keep their name. Raises ValueError for a field that crosses its
+    register, for a malformed offset, size, count or stride, and for the place of a block without
+    registers.
     """
     rows = [*rows]
     if not shaped(rows):
@@ -197,13 +205,14 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
 
 
 def shaped(rows: Iterable[Row]) -> bool:
-    """True if rows use the columns that this module adds to a table."""
+    """True if a row uses a column that this module adds to a table, or says where a block lies."""
     return any(is_block(row) or not _blank(row, SHAPE) for row in rows)
 
 
 def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
-    """Return the place of each block on a chip with these features; raises ValueError for malformed
-    numbers and if two rows of the chip say where the same block lies.
+    """Return the place of each block on a chip with these features; a key is the name of a block,
+    ``rows`` are rows that say where blocks lie. Raises ValueError for a malformed cell, for cells
+    that contradict each other, and if two rows of the chip are about the same block.
     """
     out: dict[str, Repeat] = {}
     for row in rows:
@@ -220,7 +229,7 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         base = _number(row, "offset", where) or 0
         counted, step = str(row.get("count") or "").strip(), 0
         counts, strides = tuple[int, ...](), tuple[int, ...]()
-        # if the count is a name, the block is a command: the field of that name says its length
+        # if the count is a name, the block is a command: the field of that name counts items
         if counted.isidentifier():
             step = _number(row, "stride", where) or 0
         else:
@@ -250,8 +259,8 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
 
 
 def _held(row: Row, where: str) -> Held:
-    """The place of records in buffers; raises ValueError for numbers that are malformed and for a
-    cell that says how a block repeats."""
+    """Return the place of records in buffers; raises ValueError for malformed numbers, and if the
+    columns ``field`` and ``value``, which are for blocks at an address, are not blank."""
     for name in ("field", "value"):
         if not _blank(row, [name]):
             raise ValueError(f"{where}: got {name} {row[name]!r} with a buffer, allowed is blank")
@@ -267,7 +276,7 @@ def _held(row: Row, where: str) -> Held:
 
 
 def sparse_blocks(rows: Iterable[Row]) -> set[str]:
-    """Return the names of the blocks that the rows call sparse, on any chip."""
+    """Return the names of the blocks that a row calls sparse, for any chip."""
     return {str(row["block"]) for row in rows if row.get("value") == SPARSE}
 
 
@@ -287,8 +296,8 @@ def _without(row: Row) -> Row:
 
 
 def _array(row: Row) -> Iterator[Cells]:
-    """Yield the copies of a row, each with its offset and its size in bits as numbers (size 0 if
-    the row has neither size nor count).
+    """Yield the copies of a row of an array of registers, each with a number as ``offset`` and as
+    ``bits``. A row without a size and a count is yielded once, with 0 as ``bits``.
     """
     plain = _without(row)
     where = f"register map, register {row.get('register')!r}"
@@ -315,8 +324,8 @@ def _array(row: Row) -> Iterator[Cells]:
         if index:
             number = "_".join(map(str, index))
             copy["register"] = f"{row['register']}_{number}"
-            # a split field gets another name in each copy: else the pieces of all copies would be
-            # one field
+            # the name of a split field gets the number of the copy; otherwise, the pieces of all
+            # copies would be one field
             if not _blank(row, ("at",)) and row.get("field"):
                 copy["field"] = f"{row['field']}_{number}"
         yield copy
@@ -327,8 +336,9 @@ def _word_rows(
     words: Mapping[tuple[Any, int], Mapping[str, None]],
     names: Mapping[tuple[Any, Any], int],
 ) -> Iterator[Cells]:
-    """Yield the plain rows of a row, one for each word in which its field has bits; a row without a
-    size is yielded as it is.
+    """Yield the plain rows of a row, one for each word in which its field has bits; a row with 0 as
+    ``bits`` is yielded without a change. ``words`` has the names of the registers in each word, by
+    block and number of the word; ``names`` counts the rows by block and field.
     """
     plain, bits = _without(row), row["bits"]
     if not bits:
@@ -362,9 +372,10 @@ def _word_rows(
 
 
 def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The counts and strides in a row; raises ValueError for numbers that do not fit together."""
+    """Return the counts and strides in a row; raises ValueError if there are more of one than of
+    the other, for a number that is not above 0, and for more than ``MOST_COPIES`` copies."""
     counts, strides = _numbers(row, "count", where), _numbers(row, "stride", where)
-    # a negative count is taken as 0, because two negative counts have a valid product
+    # a negative count is taken as 0, because the product of two negative counts is above 0
     total = math.prod(max(count, 0) for count in counts)
     if len(counts) != len(strides) or not 1 <= total <= MOST_COPIES or min(strides, default=1) <= 0:
         raise ValueError(
@@ -376,7 +387,8 @@ def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _size(row: Row, where: str) -> int | None:
-    """The size of a register in bits, from a row; None if the cell is blank."""
+    """Return the size in bits that a row states; None if the cell is blank. Raises ValueError for a
+    size that is not a multiple of 8 from 8 to ``MOST_BITS``."""
     bits = _number(row, "bits", where)
     if bits is not None and not (0 < bits <= MOST_BITS and bits % BYTE_BITS == 0):
         raise ValueError(
@@ -387,15 +399,16 @@ def _size(row: Row, where: str) -> int | None:
 
 
 def _copies(counts: Sequence[int], strides: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield, for each copy, its index in each dimension and the bytes between the first copy and
-    it.
+    """Yield, for each copy, its index in each dimension and the bytes from the start of the first
+    copy to its start.
     """
     for index in product(*map(range, counts)):
         yield index, sum(n * stride for n, stride in zip(index, strides, strict=True))
 
 
 def _number(row: Row, column: str, where: str) -> int | None:
-    """The whole number in a cell, None if it is blank."""
+    """Return the whole number in a cell; None if the cell is blank. Raises ValueError for any other
+    text."""
     numbers = _numbers(row, column, where)
     if len(numbers) > 1:
         raise ValueError(f"{where}: got {column} {row[column]!r}, allowed is a whole number")
@@ -405,7 +418,8 @@ def _number(row: Row, column: str, where: str) -> int | None:
 
 
 def _numbers(row: Row, column: str, where: str) -> tuple[int, ...]:
-    """The whole numbers in a cell, which blanks separate."""
+    """Return the whole numbers in a cell, which are separated by blanks; raises ValueError for any
+    other text."""
     text = ""
     if row.get(column) is not None:
         text = str(row[column])

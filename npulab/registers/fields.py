@@ -28,8 +28,10 @@ NewEnums = dict[str, NewCodes]
 
 
 class Piece(NamedTuple):
-    """One run of bits of a field: the word's index in the map, the lowest bit in the word, the
-    width, and the bit of the value (``at``) at which the run begins.
+    """One run of bits of a field.
+
+    ``word`` is the index of the word in the map, ``lsb`` the lowest bit in the word, ``width`` the
+    count of bits. ``at`` is the bit of the field's value at which the run begins.
     """
 
     word: int
@@ -40,7 +42,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Field:
-    """A named value of a register map: its pieces, its meaning, and its evidence."""
+    """A named value of a register map: its pieces, its meaning, and its evidence.
+
+    ``names`` has (raw number, name) for each code of the field's enum. ``address`` is True if the
+    field points into memory. A value is a multiple of ``align``; 0 states nothing. ``automatic`` is
+    True if the name is the automatic name of the bits, ``declared`` if the table has a row for the
+    field. A driver cannot set a field that is ``read_only``.
+    """
 
     block: str
     register: str
@@ -55,10 +63,11 @@ class Field:
     automatic: bool = False
     declared: bool = True
     read_only: bool = False
-    # True if a write to the field's register starts the unit; it is not compared, because the NPU's
-    # record states it, not the map
+    # True if a write to the field's register starts a unit of the NPU; it is not compared, because
+    # the NPU's record states it, not the map
     starts: bool = field(default=False, compare=False)
-    # the unit that another field names in some words; not compared, because the words state it
+    # the unit of the value if another field names it; it is not compared, because it depends on the
+    # words of a capture
     unit: int = field(default=1, compare=False)
 
     @classmethod
@@ -76,7 +85,7 @@ class Field:
 
     @property
     def where(self) -> str:
-        """The field as errors name it."""
+        """The register and the field, as the beginning of an error text."""
         return f"register {self.register} field {self.name}"
 
     @cached_property
@@ -85,17 +94,18 @@ class Field:
 
     @cached_property
     def gaps(self) -> int:
-        """A mask of the bits of the value that belong to no piece."""
+        """A mask of the bits of the value that belong to no piece; bit 0 is the lowest bit of the
+        value."""
         held = sum(2**piece.at * int(mask(piece.width)) for piece in self.pieces)
         return 2**self.width - 1 - held
 
     @cached_property
     def stored_below(self) -> tuple[int, int]:
-        """Two bounds, of values and of raw values: an integer from 0 to below the bound is stored
-        without a change and needs no check.
+        """Two bounds, the first for values, the second for raw values. An integer that is at least
+        0 and below its bound is stored without a change and needs no check.
         """
         end = 2**self.width
-        # some bits of the value are in no piece: every integer is checked for these bits being 0
+        # if some bits of the value are in no piece, every integer is checked: these bits must be 0
         if self.gaps:
             end = 0
         meaning = self.meaning
@@ -111,8 +121,8 @@ class Field:
 
     @property
     def bits(self) -> str:
-        """The place of the field, as ``5[25:0]``; the places of several pieces are joined by
-        blanks, from the low end of the value.
+        """The place of the field: ``5[25:0]`` is bits 25 to 0 of word 5 of the map. The places of
+        several pieces are separated by blanks; the piece with the lowest bit of the value is first.
         """
         places = []
         for piece in self.pieces:
@@ -123,8 +133,8 @@ class Field:
         return " ".join(places)
 
     def extract(self, words: Array) -> Array:
-        """Return raw values ``(...)`` of words ``(..., W) uint32``; uint64 for a field wider
-        than a word."""
+        """Return the raw values ``(...)`` of the field in words ``(..., W) uint32``: uint32, or
+        uint64 for a field wider than a word."""
         wide = self.stored_type
         out = np.zeros(words.shape[:-1], wide)
         for piece in self.pieces:
@@ -133,8 +143,8 @@ class Field:
         return out
 
     def raw_in(self, words: Array) -> int:
-        """Return the raw value of the words ``(W,)`` of one job; Python's integers are faster than
-        arrays of one element."""
+        """Return the raw value of the field in the words ``(W,)`` of one job. It is computed with
+        Python's integers, which are faster than arrays of one element."""
         raw = 0
         for piece in self.pieces:
             run = int(words[piece.word]) >> piece.lsb & 2**piece.width - 1
@@ -153,10 +163,11 @@ class Field:
             words[..., piece.word] |= run << np.uint32(piece.lsb)
 
     def stored(self, raw: Any) -> Array:
-        """Return raw values, if they fit into the field, as unsigned integers (uint64 only for a
-        field wider than a word).
+        """Return raw values as unsigned integers of at most 32 bits, or of at most 64 bits for a
+        field wider than a word.
 
-        Raises ValueError, with register, field, got and allowed, for a raw value that does not fit.
+        Raises ValueError, with register, field, got and allowed, for a raw value that does not fit,
+        or has a set bit that no piece holds.
         """
         raw = np.asarray(raw)
         if raw.dtype.kind != "u" or 8 * raw.itemsize > self.width:
@@ -169,6 +180,7 @@ class Field:
         if self.gaps and np.any(bits.astype(np.uint64) & np.uint64(self.gaps)):
             raise ValueError(
                 f"{self.where}: got a value with bits set that no piece holds (pieces {self.bits})"
+                f", allowed is a value whose bits {self.gaps:#x} are 0"
             )
         return bits
 
@@ -182,8 +194,12 @@ class Field:
         return np.asarray(self.value(np.asarray(raw))).item()
 
     def raw(self, value: Any, unit: Any = None) -> Any:
-        """Return the raw value of a value or, for an enum, of a name; errors name the register and
-        the field. ``unit`` is the unit that another field names, by default that of this field.
+        """Return the raw value of a value or, for an enum, of a name of the enum. A negative value
+        becomes its two's complement. ``unit`` is the unit that another field names, by default
+        ``self.unit``.
+
+        Raises ValueError or LookupError, with register, field, got and allowed, for a value without
+        a raw value and for an unknown name of the enum.
         """
         if unit is None:
             unit = self.unit
@@ -195,8 +211,8 @@ class Field:
         except ValueError as error:
             raise ValueError(f"{self.where}: got {value!r}, which {error}") from None
         if self.meaning.kind == "signed":
-            # 2**64, which would be added, does not fit into int64; the cast gives a negative number
-            # the same bits
+            # a negative number becomes its two's complement by adding 2**width; 2**64 does not fit
+            # into int64, and a cast gives the same bits
             if self.width == 64:
                 return raw.astype(np.uint64)
             half = 2 ** (self.width - 1)
@@ -204,8 +220,10 @@ class Field:
         return raw
 
     def _fitting(self, raw: Array, low: int) -> Array:
+        """Return raw values; raises ValueError if one of them is not from ``low`` to below
+        ``low + 2**width``."""
         high = low + 2**self.width
-        # the extremes alone show that all values fit, without a mask as large as the array
+        # if the least and the largest value fit, all do: no mask as large as the array is needed
         not_below = raw.dtype.kind == "u" or (raw.size and raw.min() >= low)
         if raw.size and raw.dtype.kind in "iu" and not_below and raw.max() < high:
             return raw
@@ -219,8 +237,9 @@ class Field:
 
 
 def pieces(start: int, width: int, at: int = 0) -> Iterator[Piece]:
-    """Yield the pieces of a run of bits, one for each word; ``start`` is its lowest bit, counted
-    from bit 0 of the first word.
+    """Yield the pieces of a run of ``width`` bits, one for each word that it touches. ``start`` is
+    its lowest bit, counted from bit 0 of word 0. ``at`` is the bit of the field's value at which
+    the run begins.
 
     >>> [*pieces(30, 4)]
     [Piece(word=0, lsb=30, width=2, at=0), Piece(word=1, lsb=0, width=2, at=2)]

@@ -12,7 +12,7 @@ from npulab.support.refuse import near
 
 Test = Callable[[Mapping[str, Any]], bool]
 
-LONGEST = 400  # letters of a filter
+LONGEST = 400  # most characters of a filter
 COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -26,13 +26,14 @@ COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 def filter_of(text: str, columns: Collection[str]) -> Test:
-    """Return the test that a filter states: True for a row, a mapping with all ``columns``, that it
-    keeps.
+    """Return the test that a filter states: it takes a row, a mapping with all ``columns``, and
+    returns True if the filter keeps the row.
 
-    A filter compares columns with each other, with numbers and with texts, by ``==``, ``!=``,
-    ``<``, ``<=``, ``>``, ``>=``, ``in`` and ``not in``, joined by ``and``, ``or``, ``not`` and
-    brackets. A word that is no column is a text, also without quotes. A number is neither less nor
-    more than a text. Raises ValueError for any other text.
+    A filter is one or more comparisons, joined by ``and``, ``or``, ``not`` and brackets. A
+    comparison has at least one column, and compares it with columns, numbers, texts or lists, by
+    ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in`` or ``not in``. A word that is not the name
+    of a column is a text; it needs no quotes. Whether a number is less or more than a text is
+    always False. Raises ValueError if the text is not such a filter.
 
     >>> test = filter_of("raw != 0 and evidence in (guess, unknown)", ["raw", "evidence"])
     >>> test({"raw": 3, "evidence": "guess"}), test({"raw": 0, "evidence": "guess"})
@@ -45,7 +46,7 @@ def filter_of(text: str, columns: Collection[str]) -> Test:
     except (SyntaxError, MemoryError, RecursionError):
         raise ValueError(
             f"filter: got {text!r:.80}, which is no expression, allowed is such as raw != 0 and "
-            "evidence == guess; a text with other letters than those of a name stands in quotes"
+            "evidence == guess; a text needs quotes if it is not of letters, digits and _ alone"
         ) from None
 
 
@@ -60,7 +61,8 @@ def _test(node: ast.expr, columns: Collection[str]) -> Test:
         return lambda row: not inner(row)
     if not isinstance(node, ast.Compare) or not all(type(op) in COMPARED for op in node.ops):
         raise ValueError(
-            f"filter: got {ast.unparse(node)!r:.80}, allowed is a comparison, such as raw != 0"
+            f"filter: got {ast.unparse(node)!r:.80}, allowed is a comparison, such as raw != 0, or "
+            "several with and, or, not and brackets"
         )
     return _comparison(node, columns)
 
@@ -85,7 +87,7 @@ def _comparison(node: ast.Compare, columns: Collection[str]) -> Test:
 def _compare(op: ast.cmpop, left: Any, right: Any) -> bool:
     try:
         return bool(COMPARED[type(op)](left, right))
-    except TypeError:  # a number and a text
+    except TypeError:  # a number and a text have no order
         return False
 
 
@@ -109,5 +111,5 @@ def _constant(node: ast.expr) -> Any:
         return tuple(_constant(part) for part in node.elts)
     raise ValueError(
         f"filter: got {ast.unparse(node)!r:.80}, allowed is a column, a number, a text or a list "
-        "of them"
+        "of numbers and texts"
     )

@@ -1,4 +1,5 @@
-"""Register maps: the meaning of the bits of words, decoded and encoded over many captures."""
+"""Register maps: they decode the words of one or many captures to values of fields, and encode
+values to words."""
 
 from __future__ import annotations
 
@@ -44,23 +45,28 @@ from npulab.support.late import pd
 from npulab.support.refuse import need, need_all, need_path, need_whole
 from npulab.support.text import plural
 
-# The most rows and words of a block, and the words of a tile. Words of many captures are transposed
-# block by block, each tile by tile, so that the words from which a field is cut are in the cache.
-# With fewer rows, calling numpy takes longer than its work.
+# Words (N, W) of many captures are transposed in batches of rows, and each batch in tiles, so that
+# the words from which a field is cut are in the cache: the most rows of a batch, about the most
+# words of a batch, about the words of a tile. With smaller batches, calling numpy takes longer than
+# its work.
 BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2**14, 2**20, 2**14
-# The most bytes of a piece of memory that values share. malloc gives pieces of 32 MiB and more, and
-# many small pieces, back to the system, and fetching their pages again takes longer than decoding.
+# The most bytes of an allocation that the values of several fields share. malloc returns
+# allocations of 32 MiB and more, and many small ones, to the system; fetching their pages again
+# takes longer than decoding.
 SHARED_BYTES = 31 * 2**20
-MOST_NEAR = 5  # most names that an error text shows
-MOST_NAMED = 12  # most fields of one name that an error text shows
+WORD_MAX = 2**WORD_BITS - 1
+MOST_NEAR = 5  # most similar names in the error text for an unknown name
+MOST_NAMED = 12  # most fields in the error text for a name that several fields have
 MOST_PLACES = 2**20  # most words in all copies of all blocks of a map
 GUESS, UNKNOWN = "guess", "unknown"
 GUESSES = (GUESS, UNKNOWN)  # evidence of a field that no source proves
+# the columns of ``status``
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
 
 
 class Finding(NamedTuple):
-    """A remark of ``lint``: ``hole`` (bits without a row) or ``unnamed`` (a row without a name)."""
+    """A remark of ``lint`` about a run of bits; ``kind`` is ``hole`` (bits without a row) or
+    ``unnamed`` (a row without a name)."""
 
     kind: str
     word: int
@@ -72,8 +78,8 @@ class Finding(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """Two masks ``(W,) uint32``: the bits that have a name, and the bits that have only an
-    automatic name; ``bits`` is the number of both.
+    """Two masks ``(W,) uint32``: ``named`` has the bits that have a name, ``automatic`` the bits
+    that have only an automatic name. ``bits`` is the number of bits in each of the two.
     """
 
     named: Array
@@ -87,24 +93,28 @@ class Coverage(NamedTuple):
 class RegisterMap:
     """A register map: fields over the words of one or more blocks.
 
-    ``rows`` are mappings with the columns of ``registers.table``; a missing column is blank, and
-    ``offset`` and other numbers may be text. The map keeps the rows without a feature and the rows
-    whose feature is in ``features``; ``select`` gives the map of the same table for other features.
-    A dense map has every word of its blocks from offset 0. Any other map has one word for each
-    register, by offset, as fits a sparse register file. Rows of registers of other sizes, arrays
-    and blocks that repeat are described in ``registers.expansion``; ``repeats`` has the places of
-    blocks. ``by_address`` are the blocks whose registers have addresses; by default
-    ``registers.names`` decides. That decision depends on the whole table, so ``by_address`` is
-    needed if ``rows`` are only a part of a table. ``numbers`` are the numbers of a chip by name,
-    from which ``lsb`` and ``width`` may follow (``registers.numbers``); ``select`` also gives the
-    map for other numbers.
+    ``rows`` are mappings with the columns of ``registers.table``. The columns ``field``, ``lsb``
+    and ``width`` are needed, any other missing column is blank. Numbers may be text.
+    ``registers.expansion`` describes rows for registers that do not have 32 bits, for arrays, and
+    for blocks that repeat.
+
+    ``features`` are the features of the chip: the map keeps the rows without a feature, and the
+    rows whose feature is in ``features``. ``numbers`` are the numbers of the chip by name, which
+    sums in ``lsb`` and ``width`` need (``registers.numbers``). ``select`` gives the map of the same
+    table for other features and numbers.
+
+    A ``dense`` map has every word of its blocks from offset 0 on. If ``dense`` is False, the map
+    has one word for each register, sorted by offset. ``by_address`` are the blocks whose registers
+    have addresses; by default ``registers.names`` decides. That decision depends on the whole
+    table: state ``by_address`` if ``rows`` are only a part of a table. The attribute ``repeats``
+    has the places of blocks.
 
     Words are ``(..., W) uint32``. Values are arrays ``(...)``, or plain numbers if words are 1-D.
-    Keys are names of fields, with ``register.`` (and ``block.``) in front if a name is not unique;
-    ``registers.names`` says how bits without a name are called.
+    Keys are names of fields, with ``register.`` or ``block.register.`` in front if a name is not
+    unique; ``registers.names`` says how bits without a name are called.
 
-    Raises ValueError for overlapping fields, a field that crosses its register and an unknown value
-    word, LookupError for an unknown enum.
+    Raises ValueError for overlapping fields, for a field that crosses its register, and for any
+    other malformed cell; LookupError for an unknown enum and for a unit by an unknown field.
 
     >>> m = RegisterMap([dict(offset=0, register="CFG", field="stride", lsb=4, width=3)])
     >>> m.decode(np.array([0x25], np.uint32))
@@ -133,7 +143,8 @@ class RegisterMap:
         words, blocks = expanded(with_numbers(rows, numbers))
         self.numbers = {name: numbers[name] for name in sorted(names_in(rows))}
         plain = [normal_row(row) for row in words]
-        # the rows of which a map for other features and numbers is made
+        # the rows from which ``select`` makes a map for other features and numbers; with sums,
+        # these are the rows as given, because the other rows have the values of the sums
         self._source: tuple[Row, ...] = (*plain, *blocks)
         if self.numbers:
             self._source = tuple(rows)
@@ -170,8 +181,8 @@ class RegisterMap:
         dense: bool = True,
         numbers: Mapping[str, int] | None = None,
     ) -> RegisterMap:
-        """Return the map in a CSV table, with ``enums.csv`` (enum, raw, name) next to it if
-        there is one.
+        """Return the map in a CSV table ``NAME.csv``. Its enums (enum, raw, name) are read from
+        ``NAME.enums.csv`` beside it or, if that does not exist, from ``enums.csv``.
 
         Errors name the file.
         """
@@ -196,8 +207,8 @@ class RegisterMap:
     def select(
         self, features: Iterable[str], numbers: Mapping[str, int] | None = None
     ) -> RegisterMap:
-        """Return the map of the same table for a chip with these features, and with these
-        ``numbers``, from which the places of fields follow."""
+        """Return the map of the same table for a chip with these features and these ``numbers``. A
+        number that is not given stays as it is in this map."""
         wanted = frozenset(need_features("select", features))
         own = self.numbers
         if numbers is not None:
@@ -210,7 +221,8 @@ class RegisterMap:
     def _of(
         self, rows: Iterable[Row], features: Iterable[str], numbers: Mapping[str, int]
     ) -> RegisterMap:
-        """Return a map of rows of the same table."""
+        """Return a map of rows that are a part of this map's table; ``by_address`` stays, because
+        a part of the table cannot decide it."""
         return RegisterMap(
             rows,
             features=features,
@@ -221,8 +233,8 @@ class RegisterMap:
         )
 
     def starting(self, registers: Collection[str]) -> RegisterMap:
-        """Return the same map, in which a write to one of these registers, ``block.register``,
-        starts a unit."""
+        """Return a copy of the map, in which a write to one of these registers (each
+        ``block.register``) starts a unit of the NPU."""
         registers = frozenset(
             need_all("starting", registers, str, "are registers, as block.register")
         )
@@ -231,7 +243,7 @@ class RegisterMap:
             if f"{row.get('block')}.{row.get('register')}" in registers:
                 row = {**row, ACCESS: START}
             rows.append(row)
-        # the blocks that have addresses are decided anew: rows may be of one block only
+        # ``by_address`` is decided anew, from these rows: they may be of one block only
         return RegisterMap(
             rows,
             features=self.features,
@@ -250,8 +262,9 @@ class RegisterMap:
 
     @classmethod
     def from_struct(cls, members: Sequence[tuple[str, int]], block: str = "struct") -> RegisterMap:
-        """Lay out ``uint32_t name : width`` members as C does: a member that does not fit into the
-        rest of a word starts the next word and leaves a silent hole, which ``lint`` reports.
+        """Return the map of a C struct of members ``uint32_t name : width``, given as (name, width)
+        and laid out as C does. If a member does not fit into the remaining bits of a word, it
+        starts the next word, and ``lint`` reports the remaining bits as a hole.
 
         >>> RegisterMap.from_struct([("a", 30), ("b", 3)]).lint()[0]
         Finding(kind='hole', word=0, lsb=30, width=2)
@@ -260,7 +273,9 @@ class RegisterMap:
         offset = lsb = 0
         for member in need_all("from_struct", members, (tuple, list), "are (name, bits) in a list"):
             if len(member) != 2 or not isinstance(member[1], int):
-                raise ValueError(f"from_struct: got {member!r:.60}, allowed is a pair (name, bits)")
+                raise ValueError(
+                    f"from_struct: got {member!r:.60}, allowed is a pair (name, width in bits)"
+                )
             name, width = member
             if lsb + width > WORD_BITS:
                 offset, lsb = offset + WORD_BYTES, 0
@@ -274,7 +289,8 @@ class RegisterMap:
         return len(self.registers)
 
     def __iter__(self) -> Iterator[Field]:
-        """The fields, also the automatic ones, sorted by the place of their lowest piece."""
+        """The fields, also the automatic ones, sorted by the first word and bit in which they
+        lie."""
         return iter(self._fields)
 
     def __getitem__(self, name: str) -> Field:
@@ -297,8 +313,8 @@ class RegisterMap:
             raise LookupError(f"got field {name!r}, the map has {', '.join(near)}, ...") from None
 
     def full_name(self, name: str) -> str:
-        """Return the name ``block.register.field`` of the field that is known by a name; raises
-        LookupError as ``registers[name]``."""
+        """Return the name ``block.register.field`` of the field that any of its names denotes;
+        raises LookupError as ``registers[name]``."""
         return self._full_names.get(name) or self[name].full_name
 
     @cached_property
@@ -307,8 +323,9 @@ class RegisterMap:
         return {name: item.full_name for name, item in self._keys.items()}
 
     def named(self, name: str) -> list[Field]:
-        """Return the fields that have this name, alone or with register or block in front, in the
-        order of the map; several if the name is not unique."""
+        """Return the fields that have this name, in the order of the map; several if the name is
+        not unique. The name may have the register, the block or both in front, or be the part of a
+        field's name after its last dot."""
         found = []
         for item in self._fields:
             _, _, last = item.name.rpartition(".")
@@ -317,12 +334,12 @@ class RegisterMap:
         return found
 
     def __contains__(self, name: object) -> bool:
-        """True if one field is known by this name."""
+        """True if exactly one field has this name."""
         return isinstance(name, str) and name in self._keys
 
     def __getattr__(self, name: str) -> Field:
-        # copy and pickle ask for private names while the map has no attributes yet: looking these
-        # up in _keys would ask for _keys, and so on without end
+        # copy and pickle ask for private names while the map has no attribute ``_keys`` yet;
+        # looking for a name in ``_keys`` would call this method for ``_keys``, without end
         if name.startswith("_") or name not in self._keys:
             raise AttributeError(f"register map has no field or attribute {name!r}")
         return self._keys[name]
@@ -342,7 +359,8 @@ class RegisterMap:
         )
 
     def key(self, item: Field) -> str:
-        """Return the shortest unambiguous name of a field, which ``decode`` uses."""
+        """Return the name of a field that ``decode`` uses: its shortest unambiguous name, or the
+        automatic name, with the block's name in front if the map has several blocks."""
         try:
             return self._names[item]
         except (KeyError, TypeError):
@@ -364,7 +382,7 @@ class RegisterMap:
 
     @cached_property
     def _names(self) -> dict[Field, str]:
-        """The shortest unambiguous name of each field."""
+        """The name of each field that ``key`` returns."""
         out: dict[Field, str] = {}
         for key, item in self._keys.items():
             if key != f"{item.block}.{item.name}":
@@ -377,11 +395,11 @@ class RegisterMap:
         return out
 
     def decode(self, words: Any, *, raw: bool = False) -> dict[str, Any]:
-        """Return the values of every field of words ``(..., W) uint32``, by name; with ``raw`` the
+        """Return the values of every field in words ``(..., W) uint32``, by name; with ``raw`` the
         raw values.
 
-        Raw values are uint32, uint64 for a field wider than a word. The arrays of one call share
-        memory: an array that is kept keeps the memory of all, a copy of it does not.
+        Raw values are uint32, or uint64 for a field wider than a word. The arrays of one call share
+        memory, so keeping one array keeps the memory of the others; to keep one field, keep a copy.
         """
         words = self._words(words)
         if words.ndim == 1:
@@ -397,8 +415,8 @@ class RegisterMap:
         return dict(zip(self._spelled, values, strict=True))
 
     def _decode_one(self, words: list[int], raw: bool) -> dict[str, Any]:
-        """``decode`` for the words of one capture; Python's integers are faster than arrays of one
-        element.
+        """``decode`` for the words of one capture, with Python's integers, which are faster than
+        arrays of one element.
         """
         out = [0] * len(self._fields)
         for n, piece in self._plan:
@@ -418,13 +436,14 @@ class RegisterMap:
         return dict(zip(self._spelled, out, strict=True))
 
     def encode(self, values: Mapping[str, Any], *, raw: bool = False) -> Array:
-        """Return the words ``(..., W) uint32`` of values by name, which broadcast to ``(...)``; a
-        field without a value is 0.
+        """Return the words ``(..., W) uint32`` of values by field's name, with ``raw`` of raw
+        values. The arrays of the values are broadcast to ``(...)``; a field without a value is 0.
 
         Raises LookupError for an unknown name, ValueError for a value that does not fit.
         """
         need("encode", values, Mapping, "are values by field's name")
-        # if a field is named twice, by two spellings, the last value counts
+        # raw values by the field's number; if a field is named twice, by two spellings, the last
+        # value counts
         bits, shape = dict[int, Any](), tuple[int, ...]()
         if self._units and not raw:
             values = self._in_order(values)
@@ -433,7 +452,8 @@ class RegisterMap:
             unit = None
             if not raw:
                 unit = self._unit(self._numbers[name], bits)
-            # the quick way for a plain number that is stored without a change
+            # a plain number below the bound is stored without a change, which is quicker;
+            # ``stored_below`` has the bounds (of values, of raw values)
             if type(value) is not int or not 0 <= value < item.stored_below[raw]:
                 value = item.stored(value if raw else item.raw(value, unit))
                 shape = np.broadcast_shapes(shape, np.shape(value))
@@ -447,21 +467,23 @@ class RegisterMap:
         return self._insert(rows, math.prod(shape)).reshape(*shape, len(self))
 
     def _in_order(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values; the fields whose unit another field names come last."""
+        """Return the same values, sorted so that fields whose unit another field names come last:
+        the value of that other field is then known."""
         names = sorted(values, key=lambda name: self[name].meaning.by != "")
         return {name: values[name] for name in names}
 
     def _unit(self, number: int, bits: Mapping[int, Any]) -> Any:
-        """Return the unit of a field that another field names, whose raw values are among ``bits``;
-        None for a field of a fixed unit."""
+        """Return the unit of the field ``number``; None if no other field names it. ``bits`` has
+        raw values by the field's number; the field that names the unit is 0 if it is not among
+        them."""
         if number not in self._units:
             return None
         by, factors = self._units[number]
         return factors[np.asarray(bits.get(by, 0))]
 
     def with_values(self, words: Any, values: Mapping[str, Any]) -> Array:
-        """Return words ``(..., W) uint32`` with other values in some fields; values broadcast to
-        ``(...)``.
+        """Return a copy of words ``(..., W) uint32`` with these values, by field's name; their
+        arrays are broadcast to ``(...)``.
 
         Raises LookupError for an unknown name, ValueError for a value that does not fit and for a
         field that is read-only.
@@ -483,14 +505,15 @@ class RegisterMap:
         return words
 
     def fields_in(self, words: Array) -> tuple[Field, ...]:
-        """Return the fields as they are in words ``(W,)`` of one capture: a field whose unit
-        another field names has that unit."""
+        """Return the fields of the map for the words ``(W,)`` of one capture: if another field
+        names the unit of a field, ``unit`` is what the words say."""
         if not self._units:
             return self._fields
         return tuple(self.field_in(item, words) for item in self._fields)
 
     def field_in(self, item: Field, words: Array) -> Field:
-        """Return a field as it is in words ``(W,)``, as ``fields_in`` does."""
+        """Return a field of the map for the words ``(W,)`` of one capture, as ``fields_in``
+        does."""
         if not item.meaning.by:
             return item
         by, factors = self._units[self._numbers[self.key(item)]]
@@ -500,8 +523,8 @@ class RegisterMap:
         return self._counted[key]
 
     def _encode_one(self, bits: Mapping[int, int]) -> Array:
-        """``_insert`` for the words of one capture; Python's integers are faster than arrays of one
-        element.
+        """``_insert`` for the words of one capture, with Python's integers, which are faster than
+        arrays of one element.
         """
         words = [0] * len(self)
         for n, piece in self._plan:
@@ -511,7 +534,7 @@ class RegisterMap:
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        """By each name of a field, the field's number in ``_fields``."""
+        """The number of a field in ``_fields``, by each of the field's names."""
         numbers = {item: n for n, item in enumerate(self._fields)}
         return {key: numbers[item] for key, item in self._keys.items()}
 
@@ -526,8 +549,9 @@ class RegisterMap:
         return sorted(pieces, key=itemgetter(1))
 
     def _extract(self, rows: Array) -> list[Array]:
-        """Raw values ``(N,)`` of every field of words ``(N, W)``."""
+        """Return the raw values ``(N,)`` of every field in words ``(N, W)``."""
         out = _arrays([item.stored_type for item in self._fields], len(rows))
+        # a step cuts one piece: its place, the field's values, and whether it is the field's first
         steps, seen = [], set[int]()
         for n, piece in self._plan:
             steps.append((*piece, out[n], n not in seen))
@@ -536,8 +560,8 @@ class RegisterMap:
             _turn(rows[some].T, columns)
             for word, lsb, width, at, values, first in steps:
                 run, into = columns[word], values[some]
-                # the first piece of a field of at most 32 bits is cut straight into the field's
-                # values, which saves a copy
+                # the first piece of a field of at most 32 bits is computed in the field's values,
+                # not in the scratch row, which saves a copy
                 room = scratch
                 if first and into.itemsize == WORD_BYTES:
                     room = into
@@ -558,14 +582,16 @@ class RegisterMap:
         return out
 
     def _insert(self, bits: Mapping[int, Array], count: int) -> Array:
-        """Words ``(count, W)`` with these raw values ``(count,)``, which fit their fields, by the
-        field's number; other bits are 0.
+        """Return words ``(count, W)`` from raw values. A key of ``bits`` is the number of a field
+        in ``_fields``, a value its raw values ``(count,)``, which fit the field. All other bits are
+        0.
         """
         words = np.empty((count, len(self)), np.uint32)
+        # a step stores one piece: its place, the field's values, whether their bits above the piece
+        # are cut off (they belong to another piece), and whether it is the first in its word
         steps, seen = [], set[int]()
         for n, piece in self._plan:
             if n in bits:
-                # bits above the piece belong to another piece
                 cut = piece.at + piece.width < self._fields[n].width
                 steps.append((*piece, bits[n], cut, piece.word not in seen))
                 seen.add(piece.word)
@@ -596,10 +622,15 @@ class RegisterMap:
         return words
 
     def _words(self, words: Any) -> Array:
+        """Return words as an array ``(..., W) uint32``; raises ValueError for other numbers and for
+        another number of words."""
         words = np.asarray(words)
         if words.dtype != np.uint32:
-            if words.dtype.kind not in "iu" or np.any((words < 0) | (words > 0xFFFFFFFF)):
+            if words.dtype.kind not in "iu":
                 raise ValueError(f"words: got {words.dtype}, allowed is uint32")
+            wrong = words[(words < 0) | (words > WORD_MAX)]
+            if wrong.size:
+                raise ValueError(f"words: got {wrong[0]}, allowed is uint32, 0 to {WORD_MAX}")
             words = words.astype(np.uint32)
         got = "a single number"
         if words.ndim:
@@ -619,11 +650,13 @@ class RegisterMap:
 
     @cached_property
     def _masks(self) -> Array:
-        """Masks ``(3, W)`` of the bits that ``status`` calls explained, guessed and open."""
+        """Masks ``(3, W)`` of the bits that ``status`` without words counts as explained, guessed
+        and open."""
         return self._masks_by(_known, 3)
 
     def _masks_by(self, kind_of: Callable[[Field], int], kinds: int) -> Array:
-        """Masks ``(kinds, W)`` of the bits of the fields of each kind."""
+        """Return masks ``(kinds, W)``: mask k has the bits of the fields for which ``kind_of``
+        returns k."""
         masks = np.zeros((kinds, len(self)), np.uint32)
         for n, piece in self._plan:
             bits = mask(piece.width) << np.uint32(piece.lsb)
@@ -638,10 +671,11 @@ class RegisterMap:
         - ``guessed``: with evidence ``guess``, named or not; or named, with evidence ``unknown``
         - ``open``: without a name and without such evidence
 
-        With the words ``(N, W) uint32`` of captures, bits that are the same in all captures are
-        counted in two columns of their own: open bits as ``constant``, other bits as ``never
-        exercised``; if there is one capture, these are all bits. ``attrs["summary"]`` is a line
-        with the shares of the whole map. Raises ValueError for words that do not fit the map.
+        If ``words`` has the words ``(N, W) uint32`` of captures, bits that are the same in all
+        captures are not counted there, but in two more columns: ``constant`` counts open bits,
+        ``never exercised`` counts explained and guessed bits. With one capture, no bit varies.
+        ``attrs["summary"]`` is a line with the shares of the whole map. Raises ValueError for words
+        that do not fit the map.
 
         >>> RegisterMap([dict(field="a", lsb=0, width=8, evidence="K")]).status().attrs["summary"]
         '32 bits in 1 word: 25 % explained, 0 % guessed, 75 % open'
@@ -683,9 +717,9 @@ class RegisterMap:
 
     @property
     def fields(self) -> pd.DataFrame:
-        """The table as a DataFrame with the columns of ``registers.table`` and ``word``. It has one
-        row per run of bits, sorted by the place of the bits, with automatic names filled in; a
-        map made from its rows is the same.
+        """The table as a DataFrame with the columns of ``registers.table`` and ``word``, the number
+        of the word in the map. It has one row per run of bits, sorted by the place of the bits,
+        with automatic names filled in. A map made from these rows has the same fields.
         """
         from npulab.registers.shown import Table
 
@@ -709,8 +743,8 @@ class RegisterMap:
 
     @cached_property
     def index(self) -> dict[int, int]:
-        """The number of the word at each offset, for register writes; raises ValueError if two
-        blocks have the same offset.
+        """The number of the word in the map, by its offset, for register writes; raises ValueError
+        if two blocks have a word at the same offset.
         """
         out: dict[int, int] = {}
         for word, (block, offset, _) in enumerate(self.registers):
@@ -724,7 +758,7 @@ class RegisterMap:
 
     @cached_property
     def _places(self) -> dict[int, Place]:
-        """For each address at which a word lies, in any copy of a block, the place there."""
+        """The place of each word in each copy of its block, by the word's address."""
         offsets: dict[str, list[int]] = {}
         for block, offset, _ in self.registers:
             # records lie in buffers: no write to an address goes to a record
@@ -754,7 +788,8 @@ class RegisterMap:
         return out
 
     def place(self, address: int) -> Place:
-        """Return the block, the number of its copy and the byte offset in it for an address.
+        """Return the place of an address: the block, the index of the block's copy in each
+        dimension, and the byte offset in this copy.
 
         Raises LookupError for an address where no word lies, ValueError for an address where two
         words lie.
@@ -773,8 +808,8 @@ class RegisterMap:
         return found._replace(offset=found.offset + address % WORD_BYTES)
 
     def labels(self, place: Place) -> tuple[str, str]:
-        """Return the unit and the label of a place's copy of its block; both are blank if the block
-        does not repeat.
+        """Return two labels of the copy of the block in which a place lies: for the unit, and for
+        the other dimensions. Both are blank if the block does not repeat.
         """
         need("labels", place, Place, "is a Place, as registers.place(address) gives")
         return self.repeats.get(place.block, Repeat()).labels(place.copy)
@@ -799,8 +834,8 @@ class RegisterMap:
         return address - address % WORD_BYTES in self._places
 
     def state(self, writes: Iterable[tuple[int, int]]) -> Array:
-        """Return the words ``(W,) uint32`` after register writes (offset, value) to words that were
-        0.
+        """Return the words ``(W,) uint32`` after register writes, each (offset, value). All words
+        are 0 at first; a write to an offset without a word is ignored.
         """
         words = np.zeros(len(self), np.uint32)
         for offset, value in pairs_of("state", writes, 2):
@@ -810,7 +845,7 @@ class RegisterMap:
 
 
 def _known(item: Field) -> int:
-    """The column of ``STATUS`` that counts the bits of a field: 0 to 2."""
+    """Return the index in ``STATUS`` of the column that counts the bits of a field: 0 to 2."""
     if item.evidence not in GUESSES:
         return 0
     if item.automatic and item.evidence != GUESS:
@@ -819,8 +854,8 @@ def _known(item: Field) -> int:
 
 
 def need_features(what: str, features: object) -> list[str]:
-    """Return the features as a list of names; raises TypeError for anything but a collection of
-    names, also for a single name.
+    """Return the features as a list of names; raises TypeError if they are not a collection of
+    names, and for a single name that is not in a list.
     """
     return need_all(f"{what}: features", features, str, 'are names in a list, as ["nn_v7"]')
 
@@ -831,7 +866,7 @@ def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
     """
     allowed = "are register writes, each (offset, value)"
     out = need_all(what, writes, (tuple, list), allowed)
-    # there may be many numbers, but they have few types
+    # types are checked, not numbers: there may be many numbers, but they have few types
     kinds = set(map(type, chain.from_iterable(out)))
     odd = {kind for kind in kinds if not issubclass(kind, int | np.integer)}
     lengths = set(map(len, out)) - {*range(2, most + 1)}
@@ -844,8 +879,8 @@ def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
 
 
 def _arrays(types: Sequence[Any], count: int) -> list[Array]:
-    """Return an unfilled array ``(count,)`` of each type; arrays of the same type lie in shared
-    pieces of memory.
+    """Return an unfilled array ``(count,)`` for each type. Arrays of the same type share
+    allocations of at most ``SHARED_BYTES`` bytes, or of one array.
     """
     out: dict[int, Array] = {}
     for kind in dict.fromkeys(types):
@@ -858,13 +893,14 @@ def _arrays(types: Sequence[Any], count: int) -> list[Array]:
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, Array, Array]]:
-    """Yield the blocks of words ``(N, W)`` in turn: the slice of a block's rows, room for its words
-    ``(W, n)``, and a scratch row ``(n,)``.
+    """Yield the batches of words of this shape ``(N, W)`` in turn. A batch is the slice of its n
+    rows, an unfilled array ``(W, n)`` for its words, and a scratch row ``(n,)``; the arrays are
+    used again for the next batch.
     """
     count, words = shape
     step = min(count, BLOCK_ROWS, 1 + BLOCK_WORDS // max(1, words))
-    # each row is a cache line longer than a power of two: else the rows of a tile would share one
-    # set of the cache
+    # each row is a cache line longer than a power of two; otherwise, the rows of a tile would
+    # compete for one set of the cache
     columns, scratch = np.empty((words, step + 16), np.uint32), np.empty(step, np.uint32)
     for start in range(0, count, step or 1):
         some = min(step, count - start)
@@ -872,8 +908,8 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, Array, Array]]:
 
 
 def _turn(source: Array, target: Array) -> None:
-    """Copy ``source`` ``(W, n)`` into ``target``. One of the two is a transposed view, so the copy
-    is made by tiles that fit into the cache.
+    """Copy ``source`` ``(W, n)`` into ``target`` ``(W, n)``. One of the two is a transposed view,
+    so the copy is made in tiles that fit into the cache.
     """
     step = 64 + TILE_WORDS // max(1, len(source))
     for start in range(0, source.shape[1], step):

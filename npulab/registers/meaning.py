@@ -22,15 +22,17 @@ FLOAT_BITS = 53  # float64 holds every whole number of at most this many bits ex
 
 @dataclass(frozen=True)
 class Meaning:
-    """The way from a field's raw number to its value: ``signed`` or a float (``f16``, ``f32``),
-    then ``*n`` and ``+n`` in the order in which they are written, and ``>>n`` at the end; or an
-    enum; or a unit that another field names.
+    """The way from a field's raw number to its value.
 
-    ``raw*kind(4 256 0 64)`` counts units of 4 if the field ``kind`` of the same block is 0, of 256
-    if it is 1, and so on; for 2, and from 4 on, no unit is stated and the value is the raw number.
-    ``by`` is the name of the other field, ``factors`` are the units.
-
-    ``>>n`` is a fixed-point number: the value is ``... / 2**n`` exactly, so nothing is lost.
+    - ``kind`` is "", ``signed`` or the type of a float (``f16``, ``f32``).
+    - ``steps`` are applied in their order, each an operation and a number: ``*n``, ``+n``, and
+      ``>>n``, which is the last. ``>>n`` means a fixed-point number: it divides by ``2**n`` without
+      rounding.
+    - ``enum`` is the name of the enum whose codes the raw numbers are.
+    - ``by`` is the name of another field of the block, which names the unit; ``factors`` has the
+      unit for each raw number of that field. ``raw*kind(4 256 0 64)`` counts units of 4 if the
+      field ``kind`` is 0, and units of 256 if it is 1. If the factor is 0 or absent (``kind`` is 2,
+      or 4 and more), no unit is stated, and the value is the raw number.
 
     >>> Meaning.parse("signed raw*2+1").value(np.uint32(15), 4)
     np.int64(-1)
@@ -96,7 +98,10 @@ class Meaning:
                 f"value {text!r}: got {word!r}, allowed are numbers of at most {MOST_BITS} bits"
             )
         if (operation == "*" and number == 0) or (operation == ">>" and not 0 <= number < 64):
-            raise ValueError(f"value {text!r}: got {operation}{number}, which has no inverse")
+            raise ValueError(
+                f"value {text!r}: got {operation}{number}, which has no inverse, allowed are a "
+                "factor other than 0 and a shift by 0 to 63"
+            )
         return number
 
     def __str__(self) -> str:
@@ -112,7 +117,9 @@ class Meaning:
         return " ".join(filter(None, words))
 
     def refuse_width(self, width: int) -> None:
-        """Raise ValueError if not every value of a field of ``width`` bits can be held exactly."""
+        """Raise ValueError if int64 or float64 cannot hold each value of a field of ``width`` bits
+        exactly, and for a float whose type has another width."""
+        # the bits that the largest value needs
         reach = width + max(self.factors, default=0).bit_length()
         for operation, number in self.steps:
             bits = number.bit_length()
@@ -132,15 +139,15 @@ class Meaning:
             if self.steps or self.by:
                 most = 63
             wrong = reach > most and bool(self.steps or self.by or self.kind)
-            allowed = f"one whose values fit into 63 bits ({FLOAT_BITS} with >>)"
+            allowed = f"one whose values fit into {most} bits ({FLOAT_BITS} with >>)"
         if wrong:
             raise ValueError(
                 f"value {str(self)!r}: got a field of {width} bits, allowed is {allowed}"
             )
 
     def value(self, raw: Any, width: int, unit: Any = 1) -> Any:
-        """Return the values of raw (unsigned) numbers, elementwise; the value of an enum is its raw
-        number. ``unit`` is the unit that another field names, if one does.
+        """Return the values of raw (unsigned) numbers of a field of ``width`` bits, elementwise;
+        the value of an enum is its raw number. ``unit`` counts only if another field names it.
         """
         if self.by:
             return (np.asarray(raw).astype(np.int64) * unit)[()]
@@ -163,10 +170,11 @@ class Meaning:
 
     def raw(self, value: Any, unit: Any = 1) -> Any:
         """Return the raw numbers of values, elementwise. They may be negative or too wide for the
-        field: ``Field.raw`` checks that. ``unit`` is the unit that another field names, if one
-        does.
+        field: ``Field.raw`` and ``Field.stored`` check that. ``unit`` counts only if another field
+        names it.
 
-        Raises ValueError if no raw number gives a value.
+        Raises ValueError if a value has no raw number; the message, such as "is not finite", is the
+        end of the sentence in ``Field.raw``.
         """
         out: Any = np.asarray(value)
         if out.dtype.kind not in "iufb":
@@ -203,8 +211,8 @@ class Meaning:
 
 
 def _divided(values: Any, units: Any, what: str = "") -> Any:
-    """Values divided by their units, elementwise; raises ValueError for a value that is not a
-    multiple of its unit; ``what`` says which unit it is."""
+    """Return values divided by their units, elementwise; raises ValueError for a value that is not
+    a multiple of its unit. ``what`` ends the message: it says who names the unit."""
     rest = values % units
     if np.any(rest):
         wrong = np.broadcast_to(units, np.shape(rest))[rest != 0]

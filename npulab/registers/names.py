@@ -1,19 +1,25 @@
-"""Names of bits that nobody named: one name, the same wherever they are shown or written.
+"""Automatic names, for bits without a name in the table. Every view and every format uses the same
+automatic name for the same bits.
 
-A field without a name of its own is called ``w<word>_<lsb>_<width>``, its word counted from the
-start of its block: ``w18_27_2`` are two bits of word 18, beginning at bit 27. If registers have
-addresses of their own it is called ``r<offset>_<lsb>_<width>``, with the byte offset in base 16
-with at least four digits: ``r1010_0_5``. A register without a name is called ``w18`` or ``r1010``.
+A field without a name of its own is called ``w<word>_<lsb>_<width>``; words are counted from the
+start of the block. ``w18_27_2`` are two bits of word 18, from bit 27 on. If the registers of the
+block have addresses, the field is called ``r<offset>_<lsb>_<width>``; the byte offset is in base 16
+with at least four digits, as in ``r1010_0_5``. A register without a name is called ``w18`` or
+``r1010``.
 
-The registers of a block have addresses if the table says that the block is ``sparse``, or if a name
-in the block says so (a register ``r1010`` at 0x1010). They are counted as words if one of them is
-called ``w4``. If a table says neither, all its blocks have addresses if one of the blocks begins at
-0x1000 or further, or if the table comes from a format of registers (CMSIS-SVD, SystemRDL, rnndb).
-Nothing else counts: a map, its files and a part of the map have the same names.
+The first rule that applies says whether the registers of a block have addresses:
+
+1. Yes, if the table says that the block is ``sparse``.
+2. No, if a name in the block counts words (a register ``w4`` at 0x10).
+3. Yes, if a name in the block is an address (a register ``r1010`` at 0x1010).
+4. Yes, if any block of the table begins at 0x1000 or further, or if the table comes from a format
+   of registers (CMSIS-SVD, SystemRDL, rnndb). Otherwise no.
+
+So a map, its files and each part of the map have the same names.
 
 If there are several blocks, the name of the block stands in front, ``GEMM.w3_0_7`` (``GEMM_w3_0_7``
 if a format allows no dot), unless a column or the surrounding text names the block already. A name
-that stands in a table is a name, even if it looks like an automatic name, and is written unchanged.
+in a table is written unchanged, even if it looks like an automatic name.
 """
 
 from __future__ import annotations
@@ -24,10 +30,10 @@ from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BYTES, Row
 
-# bytes: if a block begins at this offset or further, the registers of all blocks of its table have
-# addresses
+# bytes: if a block begins at this offset or further, the registers of every block of its table have
+# addresses, except in blocks with a name that counts words
 FIRST_ADDRESS = 0x1000
-DIGITS = 4
+DIGITS = 4  # least digits of the offset in an automatic name
 LABEL = r"(?:w\d+|r[0-9a-f]{4,})"
 REGISTER = re.compile(LABEL)
 FIELD = re.compile(rf"{LABEL}_\d+_\d+")
@@ -43,7 +49,8 @@ class Run(NamedTuple):
 
 
 def word_name(offset: int, by_address: bool) -> str:
-    """Return the automatic name of a register, from its offset in bytes.
+    """Return the automatic name of a register at an offset in bytes; ``by_address`` says whether
+    the registers of its block have addresses.
 
     >>> word_name(72, False), word_name(72, True)
     ('w18', 'r0048')
@@ -95,8 +102,8 @@ def in_block(block: str, name: str, blocks: Collection[str]) -> str:
 
 
 def full_names(block: str, register: str, name: str) -> tuple[str, ...]:
-    """Return the four spellings of a field's name: alone, after the register's name, after the
-    block's name, and after both.
+    """Return the four spellings of a field's name: alone, with the register's name in front, with
+    the block's name in front, and with both in front.
 
     >>> full_names("ALU", "W3", "imm")
     ('imm', 'W3.imm', 'ALU.imm', 'ALU.W3.imm')
@@ -109,10 +116,11 @@ def blocks_by_address(
     sparse: Collection[str] = (),
     far: bool | None = None,
 ) -> frozenset[str]:
-    """Return the blocks, of plain rows of words, whose registers have addresses.
+    """Return the names of the blocks whose registers have addresses; ``rows`` are plain rows of
+    words.
 
     Blocks in ``sparse`` have addresses. ``far`` decides for blocks whose names show neither words
-    nor addresses; by default these have addresses if any block begins at ``FIRST_ADDRESS`` or
+    nor addresses: by default, these have addresses if any block begins at ``FIRST_ADDRESS`` or
     further.
     """
     first: dict[str, int] = {}
@@ -135,8 +143,8 @@ def _has_addresses(kinds: Collection[str], far: bool) -> bool:
 
 
 def _kinds(row: Row, offset: int) -> set[str]:
-    """The letters ("w" for words, "r" for addresses) of the automatic names in a row, if these
-    agree with the row's place.
+    """Return the first letter ("w": counts words, "r": an address) of each automatic name in a row.
+    A name counts only if it agrees with the place of the row.
     """
     out = set()
     register, field = row.get("register") or "", row.get("field") or ""
@@ -167,8 +175,9 @@ def register_of(row: Row, by_address: Collection[str]) -> str:
 
 
 def in_register(rows: Sequence[Row], by_address: Collection[str]) -> list[str]:
-    """Return, for rows of one block, the name of each row's field, with the register's name in
-    front if another field of the block has the same name; pieces of one field share their name.
+    """Return the name of the field of each row; ``rows`` are the rows of one block. The name has
+    the register's name in front if another field of the block has the same name. Pieces of one
+    field have the same name.
     """
     names = [name_of(row, by_address) for row in rows]
     places: dict[tuple[str, Any], int] = {}

@@ -1,5 +1,6 @@
-"""Places of fields that follow from the configuration of a chip: sums of whole numbers and of names
-that the chip states, such as ``8+log_uop`` in the column ``lsb`` or ``width``."""
+"""Places of fields that depend on the configuration of a chip. A cell of the column ``lsb`` or
+``width`` may be a sum of whole numbers and of names, such as ``8+log_uop``; the chip states the
+number of each name."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from npulab.registers.fields import Row
 from npulab.support.text import one_line
 
-PLACES = ("lsb", "width")  # the columns in which a sum may stand
+PLACES = ("lsb", "width")  # the columns that may have a sum
 TERM = re.compile(
     r"\s*(?P<sign>[+-])\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>0[xX][0-9a-fA-F]+|\d+))"
 )
 
 
 def sums_in(rows: Iterable[Row]) -> list[tuple[Row, str]]:
-    """Return the sums in some rows, each as its row and its column."""
+    """Return the row and the column of each cell of ``rows`` that has a sum."""
     found = []
     for row in rows:
         for column in PLACES:
@@ -26,7 +27,7 @@ def sums_in(rows: Iterable[Row]) -> list[tuple[Row, str]]:
 
 
 def names_in(rows: Iterable[Row]) -> frozenset[str]:
-    """Return the names in the sums of some rows; raises ValueError for a sum that is malformed."""
+    """Return the names in the sums of ``rows``; raises ValueError for a malformed sum."""
     names: set[str] = set()
     for row, column in sums_in(rows):
         names.update(name for _, name, _ in _terms(row, column) if name)
@@ -34,8 +35,8 @@ def names_in(rows: Iterable[Row]) -> frozenset[str]:
 
 
 def with_numbers(rows: Iterable[Row], numbers: Mapping[str, int]) -> list[Row]:
-    """Return rows with the values of their sums; raises ValueError for a sum that is malformed or
-    has a name without a number."""
+    """Return the rows with each sum replaced by its value; raises ValueError for a malformed sum,
+    and for a name that is not in ``numbers``."""
     out = []
     for row in rows:
         for column in PLACES:
@@ -46,8 +47,8 @@ def with_numbers(rows: Iterable[Row], numbers: Mapping[str, int]) -> list[Row]:
 
 
 def is_sum(cell: object) -> bool:
-    """True if a cell is a text with a letter or a sign after its first character, but no number
-    such as 0x1f.
+    """True if a cell is a text that is neither blank nor a whole number. Such a text is read as a
+    sum, which may be malformed.
 
     >>> [is_sum(cell) for cell in (8, "8", "-1", "0x1f", "log_uop", "8+log_uop")]
     [False, False, False, False, True, True]
@@ -68,7 +69,8 @@ def _value(row: Row, column: str, numbers: Mapping[str, int]) -> int:
             known = one_line(", ".join(sorted(numbers))) or "none"
             raise ValueError(
                 f"{_where(row)}: got {column} {row[column]!r:.60}, allowed is a whole number, or a "
-                f"sum with names of numbers of the chip, known are {known}"
+                f"sum with names of numbers of the chip, known are {known}; {name!r} is none of "
+                "them"
             )
         if name:
             number = numbers[name]
@@ -77,7 +79,8 @@ def _value(row: Row, column: str, numbers: Mapping[str, int]) -> int:
 
 
 def _terms(row: Row, column: str) -> list[tuple[int, str, int]]:
-    """Return (1 or -1, name, number) of each term of a sum; a term without a name is a number."""
+    """Return (sign, name, number) of each term of a sum: sign is 1 or -1; name is "" for a term
+    that is a number; number is 0 for a term that is a name."""
     text = str(row[column]).strip()
     rest = text
     if not rest.startswith(("+", "-")):

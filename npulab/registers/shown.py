@@ -1,4 +1,4 @@
-"""Tables as people read them: whole texts, aligned left, addresses in base 16."""
+"""Tables for people: texts are whole and aligned left, addresses are in base 16."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pandas as pd
 from npulab.support.text import part_said
 
 MOST_ROWS = 60  # most rows that are shown as HTML
-# ``attrs`` has, at this key, (block, register, field) of the fields that point into memory
+# the key in ``attrs`` of the fields that point into memory, each as (block, register, field)
 ADDRESSES = "addresses"
-# ``attrs`` has, at this key, how many jobs of how many the table is of, if not of all
+# the key in ``attrs`` of what the table left out: how many of how many jobs it is about; absent if
+# it is about all jobs
 LOOKED_AT = "looked_at"
 FIELD = ["block", "register", "field"]
 VALUES = {"raw", "value", "a", "b", "good", "bad"}  # columns whose values may be addresses
@@ -23,9 +24,10 @@ LEFT = " style='text-align:left'"
 class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
     """A DataFrame that shows its texts whole and aligned left; a selection from it does so too.
 
-    Addresses are shown in base 16 but stay numbers. They are the values of rows whose column
-    ``address`` is true, or whose field is in ``attrs["addresses"]``. A missing value is shown as a
-    dash. If ``attrs["looked_at"]`` says of how many jobs the table is, a line below it says so.
+    Addresses are shown in base 16 but stay numbers. The column ``address`` says which rows are
+    about an address; without that column, these are the rows whose field is in
+    ``attrs["addresses"]``. A missing value is shown as a dash. ``attrs["looked_at"]`` says how many
+    of the jobs the table is about; if it is there, a line below the table says the same.
 
     >>> Table({"field": ["output_address"], "a": [0x80001000], "address": [True]})
                 field           a  address
@@ -55,9 +57,9 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
                     if is_address:
                         texts[n] = _hex(texts[n])
                 frame[name] = pd.Series(texts, frame.index, object)
-        for at, (_, column) in enumerate(frame.items()):
+        for number, (_, column) in enumerate(frame.items()):
             if column.dtype.kind in "Oi" and column.isna().any():
-                frame.isetitem(at, column.astype(object).where(column.notna(), NONE))
+                frame.isetitem(number, column.astype(object).where(column.notna(), NONE))
         return frame
 
     def __repr__(self) -> str:
@@ -79,8 +81,8 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
 
 
 def with_part(table: pd.DataFrame, *sources: Any) -> pd.DataFrame:
-    """The table; if one of its sources (sweeps, laws) looked at a part of the jobs only, the table
-    says at how many."""
+    """Return the table. If one of its sources (sweeps, laws) is about a part of the jobs only, the
+    returned table shows a line that says about how many."""
     for source in sources:
         if getattr(source, LOOKED_AT, ""):
             table = Table(table)
@@ -98,8 +100,8 @@ def _hex(value: Any) -> Any:
 
 
 def _aligned(row: str, texts: list[bool]) -> str:
-    """A row of an HTML table in which the cells of text columns are aligned left, also the cells
-    with the columns' names.
+    """Return a row of an HTML table in which the cells of text columns are aligned left; a row of
+    column names is treated alike. ``texts`` says of each column whether it has texts.
 
     >>> _aligned("><td>a</td><td>1</td></tr>", [True, False])
     "><td style='text-align:left'>a</td><td>1</td></tr>"

@@ -1,6 +1,8 @@
-"""What a compiler's log states of registers, against a map: the width of a field that a value did
-not fit, as in ``bit width of field value exceeds the limit, target: v2, offset: 0x5048, shift = 19,
-limit: 0x1fff``.
+"""Statements of a compiler's log about fields, compared with a map.
+
+A compiler that could not fit a value into a field may print the place of the field and its highest
+value: ``bit width of field value exceeds the limit, target: v2, offset: 0x5048, shift = 19, limit:
+0x1fff``.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ COLUMNS = ("line", "offset", "lsb", "width", "field", "verdict", "map")
 
 
 class Statement(NamedTuple):
-    """A field's place and its highest value, from the first line of a log that has them."""
+    """The place and the highest value of a field, as a log states them.
+
+    ``line`` is the first line, counted from 1, with this statement. ``offset`` is in bytes, ``lsb``
+    is the lowest bit, ``limit`` is the highest value.
+    """
 
     line: int
     offset: int
@@ -37,10 +43,11 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True)
 class Stated(Answer):
-    """The statements of a log, each with what a map has there.
+    """The statements of a log, each with what a map has at the same offset.
 
-    ``rows`` have ``line``, ``offset``, ``lsb``, ``width``, the ``field``, the ``verdict`` ("equal",
-    "differs", or "not covered" if no register of the map lies there) and what the ``map`` has.
+    A row has the statement (``line``, ``offset``, ``lsb``, ``width``), the ``field`` of the map,
+    the ``verdict`` and, in ``map``, what the map has. The verdict is "equal", "differs", or
+    "not covered" if the map has no register at the offset.
     """
 
     rows: tuple[Row, ...]
@@ -62,7 +69,7 @@ class Stated(Answer):
 
 @refusing()
 def statements(path: Path | str) -> list[Statement]:
-    """The statements of a log, each once; raises ValueError for a log without one."""
+    """Return the statements of a log, each once; raises ValueError for a log without one."""
     path = Path(path)
     found: dict[tuple[int, int, int], Statement] = {}
     text = read_bounded(path, MOST_BYTES).decode("utf-8", "replace")
@@ -77,15 +84,15 @@ def statements(path: Path | str) -> list[Statement]:
 
 
 def against(rows: Iterable[MapRow], stated: Iterable[Statement]) -> Stated:
-    """Compare statements with the rows of a map, as ``read_map(path).rows`` are."""
-    there: dict[int, list[MapRow]] = {}
+    """Compare statements with the rows of a map, such as ``read_map(path).rows``."""
+    by_offset: dict[int, list[MapRow]] = {}
     for row in rows:
-        there.setdefault(row["offset"], []).append(row)
-    return Stated(tuple(_judged(one, there.get(one.offset, [])) for one in stated))
+        by_offset.setdefault(row["offset"], []).append(row)
+    return Stated(tuple(_judged(one, by_offset.get(one.offset, [])) for one in stated))
 
 
 def _judged(stated: Statement, rows: list[MapRow]) -> Row:
-    """Return a statement and the verdict on the rows at its offset."""
+    """Return the row of ``Stated`` for a statement; ``rows`` are the map's rows at its offset."""
     width = stated.limit.bit_length()
     verdict, field, has = ABSENT, "", "no register there"
     if rows:
@@ -97,9 +104,9 @@ def _judged(stated: Statement, rows: list[MapRow]) -> Row:
             if row["width"] == width:
                 verdict = AGREES
                 break
-    # a limit of other bits comes from another rule than the width of a field
+    # a limit that is not 2**n - 1 comes from another rule than the width of a field
     if stated.limit & (stated.limit + 1):
-        verdict, has = DIFFERS, f"{has}; the limit {stated.limit:#x} is no width of bits"
+        verdict, has = DIFFERS, f"{has}; the limit {stated.limit:#x} is not 2**n - 1"
     return {
         "line": stated.line,
         "offset": f"{stated.offset:#x}",

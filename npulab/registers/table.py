@@ -4,14 +4,15 @@ A word is 32 little-endian bits, bit 0 lowest. A map is a table, one row per run
 
     block, offset, register, field, lsb, width, at, value, feature, address, align, evidence, note
 
-``lsb`` and ``width`` may be sums that follow from numbers of a chip (``registers.numbers``). Rows
-of one block that share a field name and fill in ``at`` are pieces of one split field; ``at`` is the
-bit of the value at which the piece begins. A row without a field name, and every bit without
-a row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``r3930_7_1`` if registers
-have addresses; ``registers.names`` has the rule), so that all words round-trip.
+``lsb`` and ``width`` may be sums that depend on numbers of a chip (``registers.numbers``). Rows of
+one block that have the same field name and a number in ``at`` are pieces of one split field; ``at``
+is the bit of the value at which the piece begins. A row without a field name, and each run of bits
+without a row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``r3930_7_1`` if
+registers have addresses; ``registers.names`` has the rule), so that all words round-trip.
 
-A table may have more columns: ``access`` (``ro`` for a field that only the NPU sets), and ``bits``,
-``count``, ``stride`` and ``buffer``, which ``registers.expansion`` explains.
+A table may have more columns: ``access`` (``ro``: only the NPU sets the field; ``start``: a write
+to the field starts a unit), and ``bits``, ``count``, ``stride`` and ``buffer``, which
+``registers.expansion`` explains.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from npulab.registers.expansion import SHAPE
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Cells, Enums, Field, NewEnums, Piece, Row
 from npulab.registers.meaning import Meaning
 from npulab.registers.names import automatic_name, full_names, word_name
@@ -50,29 +52,31 @@ COLUMNS = (
 NUMBERS = ("offset", "lsb", "width", "at", "align")
 # control characters, lone surrogates and noncharacters
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-# an optional column, and its two values: the field is set only by the NPU; a write to the field
-# starts a unit
+# an optional column, and its two values. READ_ONLY: only the NPU sets the field. START: a write to
+# the field starts a unit
 ACCESS, READ_ONLY, START = "access", "ro", "start"
 REQUIRED = ("field", "lsb", "width")
-# a file next to a table; if a folder has several tables, TABLE.enums.csv belongs to one of them
+# the file with the enums of the tables of its folder; NAME.enums.csv has the enums of NAME.csv
+# alone
 ENUMS = "enums.csv"
 
 
 def own_enums(path: Path) -> Path:
-    """The path of the file that holds the enums of this table alone; the file need not exist."""
+    """Return the path of the file for the enums of this table alone; the file need not exist."""
     return path.with_name(f"{path.stem}.{ENUMS}")
 
 
 def enums_beside(path: Path) -> Path | None:
-    """The file with a table's enums: the table's own file or, if there is none, the file of the
-    folder; None if neither exists.
+    """Return the file with a table's enums: the table's own file or, if that does not exist, the
+    file for all tables of the folder; None if neither exists.
     """
     files = own_enums(path), path.parent / ENUMS
     return next((beside for beside in files if beside.exists() and beside != path), None)
 
 
 def read_enums(rows: Iterable[Mapping[str, str]]) -> NewEnums:
-    """The enums in the rows (enum, raw, name) of a table: by enum, its names by raw number."""
+    """Return the enums in the rows (enum, raw, name) of a table. A key is the name of an enum, a
+    value has the names of its codes by raw number; raises as ``add_enum``."""
     out: NewEnums = {}
     for row in rows:
         add_enum(out, row)
@@ -80,8 +84,8 @@ def read_enums(rows: Iterable[Mapping[str, str]]) -> NewEnums:
 
 
 def add_enum(enums: NewEnums, row: Mapping[str, str]) -> None:
-    """Add a row (enum, raw, name) to the enums; raises ValueError for a row with a blank or broken
-    cell, and for a raw number or a name that the enum has already.
+    """Add a row (enum, raw, name) to the enums. Raises ValueError for a blank cell, for a ``raw``
+    that is no whole number from 0, and for a raw number or a name that the enum has already.
     """
     enum, text = row.get("enum", ""), row.get("name", "")
     try:
@@ -104,25 +108,26 @@ def add_enum(enums: NewEnums, row: Mapping[str, str]) -> None:
 
 
 def line_of(text: str, what: str) -> str:
-    """Return a text on one line; raises as ``refuse_odd``."""
+    """Return a text on one line, with single blanks between its words; raises as ``refuse_odd``."""
     line = " ".join(text.split())
     refuse_odd(line, what)
     return line
 
 
 def refuse_odd(text: str, what: str) -> None:
-    """Raise ValueError that names the first character of a text that no text file may contain, such
-    as a control character.
+    """Raise ValueError if a text has a control character, a lone surrogate or a noncharacter; the
+    error names the first of them.
     """
     if odd := NO_TEXT.search(text):
         raise ValueError(f"{what}: got the character U+{ord(odd[0]):04X}, allowed is text")
 
 
 def plain_row(row: Row) -> Cells:
-    """Return the columns that are filled in, in the order of ``COLUMNS``, with numbers as int and
-    each text on one line.
+    """Return the cells of a row that are not blank, in the order of ``COLUMNS``, with numbers as
+    int and each text on one line. A blank offset is 0.
 
-    Raises ValueError that names the field and the column.
+    Raises ValueError, with the field and the column, for a number that is malformed; with the
+    field, for a text that ``refuse_odd`` refuses.
     """
     out: Cells = {}
     for name in COLUMNS:
@@ -137,6 +142,7 @@ def plain_row(row: Row) -> Cells:
         text = str(given)
         if not text.isidentifier():
             text = line_of(text, f"field {row.get('field')!r}")
+        # rows of ``RegisterMap.fields`` have True or False
         if name == "address":
             text = {"True": "yes", "False": ""}.get(text, text)
         if text and name not in NUMBERS:
@@ -153,16 +159,22 @@ def plain_row(row: Row) -> Cells:
 
 
 def normal_row(row: Row) -> Cells:
-    """Return a row with every column and with its numbers as int; raises ValueError that names the
-    field and the column.
+    """Return a row with every column of ``COLUMNS`` and with its numbers as int.
+
+    Raises ValueError for an unknown or missing column, a malformed number, an offset that is no
+    multiple of 4, bits outside the word, and an unknown ``access``; the error names the field or
+    the column.
     """
     for name in row:
         # a column ``word`` is ignored, because the offset gives the word
         if name not in (*COLUMNS, ACCESS, "word"):
-            raise ValueError(f"register map: got column {name!r}, allowed are {', '.join(COLUMNS)}")
+            allowed = ", ".join((*COLUMNS, ACCESS, *SHAPE))
+            raise ValueError(f"register map: got column {name!r}, allowed are {allowed}")
     for name in REQUIRED:
         if name not in row:
-            raise ValueError(f"register map: column {name!r} is missing")
+            raise ValueError(
+                f"register map: column {name!r} is missing, needed are {', '.join(REQUIRED)}"
+            )
     try:
         out = {**dict.fromkeys(COLUMNS, ""), **dict.fromkeys(NUMBERS), **plain_row(row)}
     except ValueError as error:
@@ -188,8 +200,11 @@ def normal_row(row: Row) -> Cells:
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a map: ``registers`` has (block, offset, register) of each word, ``labels`` the
-    beginning of its automatic names, ``index`` its number by (block, offset).
+    """The words of a map, in their order.
+
+    ``registers`` has (block, offset, register) of each word. ``labels`` has the automatic name of
+    each word (``w18``), with which the automatic names of its fields begin. ``index`` has the
+    number of each word by (block, offset).
     """
 
     registers: list[tuple[str, int, str]]
@@ -219,11 +234,14 @@ def words_of(
     sparse: Collection[str] = (),
     by_address: Collection[str] = (),
 ) -> Words:
-    """Return the words of normal rows.
+    """Return the words of rows as ``normal_row`` gives them.
 
-    Blocks that are ``sparse``, and all blocks unless ``dense``, have no words between their
-    registers. Automatic names have the offset in blocks ``by_address``, else the number of the
-    word.
+    If ``dense``, a block has every word from offset 0 to its last register. Blocks in ``sparse``,
+    and all blocks if not ``dense``, have a word for each register only. Automatic names of blocks
+    in ``by_address`` have the offset, those of other blocks the number of the word.
+
+    Raises ValueError for two register names at one offset, and for a dense block of more than about
+    ``MOST_WORDS`` words.
     """
     names: dict[tuple[str, int], str] = {}
     offsets: dict[str, set[int]] = {}
@@ -258,9 +276,11 @@ def words_of(
 
 def fields_of(rows: Sequence[Row], words: Words, enums: Enums) -> tuple[Field, ...]:
     """Return the fields of rows, and a field with an automatic name for each run of bits without a
-    row.
+    row; the fields are sorted by word and bit.
 
-    Raises ValueError, with both fields, the register and the bit, if two fields overlap.
+    Raises ValueError, with both fields, the register and the bit, if two fields overlap. Raises
+    ValueError or LookupError, with register and field, for a field whose rows are malformed or
+    contradict each other.
     """
     grouped: dict[tuple[Any, ...], list[Row]] = {}
     splits = {(row["block"], row["field"]) for row in rows if row["at"] is not None}
@@ -271,7 +291,8 @@ def fields_of(rows: Sequence[Row], words: Words, enums: Enums) -> tuple[Field, .
         elif row["at"] is None:
             raise ValueError(
                 f"register map, register {words.register(row)} field {row['field']}: a piece "
-                "without its at, other pieces of the field have one"
+                "without its at, allowed is a number in column at, because other pieces of the "
+                "field have one"
             )
         grouped.setdefault(key, []).append(row)
     fields = [_field(group, words, enums) for group in grouped.values()]
@@ -284,8 +305,8 @@ def fields_of(rows: Sequence[Row], words: Words, enums: Enums) -> tuple[Field, .
 
 
 def _field(group: Sequence[Row], words: Words, enums: Enums) -> Field:
-    """The field that some rows describe, a piece each; columns other than those of a piece's place
-    are read from the row of the lowest piece.
+    """Return the field of some rows, one row for each piece. The row with the lowest ``at`` states
+    the value, the evidence and everything else but the places of the other pieces.
     """
     rows = sorted(group, key=lambda row: row["at"] or 0)
     pieces = [Piece(words.of(row), row["lsb"], row["width"], row["at"] or 0) for row in rows]
@@ -294,7 +315,10 @@ def _field(group: Sequence[Row], words: Words, enums: Enums) -> Field:
     where = f"register map, register {register} field {name}"
     for a, b in pairwise(pieces):
         if a.at + a.width > b.at:
-            raise ValueError(f"{where}: its pieces at {a.at} (width {a.width}) and {b.at} overlap")
+            raise ValueError(
+                f"{where}: in the field's value, its pieces at {a.at} (width {a.width}) and {b.at} "
+                "overlap"
+            )
     width = pieces[-1].at + pieces[-1].width
     with refusing(where):
         meaning = Meaning.parse(first["value"])
@@ -324,8 +348,8 @@ def _field(group: Sequence[Row], words: Words, enums: Enums) -> Field:
 
 
 def _refuse_later(where: str, first: Row, group: Sequence[Row]) -> None:
-    """Raise ValueError if a later piece states another value, address or align than the first
-    piece.
+    """Raise ValueError if a piece other than the first states ``value``, ``address`` or ``align``,
+    and the first states something else.
     """
     for column in ("value", "address", "align"):
         for row in group:
@@ -337,8 +361,8 @@ def _refuse_later(where: str, first: Row, group: Sequence[Row]) -> None:
 
 
 def _unowned(rows: Iterable[Row], words: Words) -> Iterator[tuple[int, int, int]]:
-    """Yield (word, lsb, width) of each run of bits without a row; raises ValueError if two rows
-    have the same bit.
+    """Yield (word, lsb, width) of each run of bits without a row, ``word`` as its number in the
+    map; raises ValueError if two rows have a bit in common.
     """
     by_word: list[list[Row]] = [[] for _ in words.registers]
     for row in rows:
@@ -360,10 +384,10 @@ def _unowned(rows: Iterable[Row], words: Words) -> Iterator[tuple[int, int, int]
 
 
 def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
-    """Return each field by its unambiguous spellings: name, register.name, block.register.name.
+    """Return each field by its spellings that no other field has: ``name``, ``register.name``,
+    ``block.register.name``, ``block.name``, and the part of the name after its last dot.
 
-    block.name, and the part of the name after its last dot, are spellings too if no other field has
-    them.
+    Raises ValueError if two fields of one register have the same name.
     """
     spellings: dict[str, list[Field]] = {}
     for item in fields:
@@ -382,7 +406,8 @@ def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
 
 
 def _refuse_same_names(fields: Sequence[Field]) -> None:
-    """Raise ValueError for fields of which two have the same name in the same register."""
+    """Raise ValueError for fields that have no spelling of their own, because another field of the
+    same register has the same name."""
     by_place = {item.name for item in fields if item.automatic}
     for item in fields:
         if not item.automatic and item.name in by_place:
@@ -398,7 +423,8 @@ def _refuse_same_names(fields: Sequence[Field]) -> None:
 
 
 def _add_single(out: dict[str, Field], names: Sequence[str], fields: Sequence[Field]) -> None:
-    """Add each field by its name, if no other field has that name."""
+    """Add each field by its name in ``names``, which has a name for each field, if no other field
+    has that name."""
     count = Counter(names)
     for name, item in zip(names, fields, strict=True):
         if count[name] == 1:

@@ -1,5 +1,5 @@
-"""Fields whose unit depends on another field of their block, as an address that counts entries of
-the memory that the other field names."""
+"""Fields whose unit depends on another field of their block. An example is an address that counts
+entries of a memory: another field says which memory, so it decides how many bytes an entry has."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ MOST_BITS = 16  # most bits of a field that names a unit
 
 
 class Unit(NamedTuple):
-    """The unit of a field: the number of the field that names it, and the unit by each raw number
-    of that field, ``(2**width,) int64``; 1 where the map states none."""
+    """The unit of a field, which another field of the map names.
+
+    ``by`` is the number of the other field in the map. ``factors`` ``(2**width,) int64`` has the
+    unit for each raw value of the other field; it is 1 if the map states no unit for this value.
+    """
 
     by: int
     factors: Array
 
 
 def units_of(fields: Sequence[Field]) -> dict[int, Unit]:
-    """Return the units of the fields of a map, by the field's number.
+    """Return the unit of each field whose unit another field names; the key is the field's number.
 
-    Raises LookupError if no field of the block, or several fields, name the unit; ValueError if
-    there are too many factors, or if the field that names the unit has such a unit itself.
+    Raises LookupError if the name belongs to no field of the block or to several fields. Raises
+    ValueError if there are more factors than raw values of the other field, if the other field has
+    more than ``MOST_BITS`` bits, or if a third field names the unit of the other field.
     """
     units = {}
     for number, item in enumerate(fields):
@@ -40,8 +44,8 @@ def units_of(fields: Sequence[Field]) -> dict[int, Unit]:
         if other.meaning.by or len(factors) > 2**most or other.width > MOST_BITS:
             raise ValueError(
                 f"{where}: got {len(factors)} factors by {other.name} ({other.width} bits), "
-                f"allowed are at most {2**most}, by a field of at most {MOST_BITS} bits with a "
-                "unit of its own"
+                f"allowed are at most {2**most}, by a field of at most {MOST_BITS} bits whose own "
+                "unit no field names"
             )
         every = np.ones(2**other.width, np.int64)
         stated = np.array(factors, np.int64)
@@ -51,8 +55,8 @@ def units_of(fields: Sequence[Field]) -> dict[int, Unit]:
 
 
 def _named(where: str, item: Field, fields: Sequence[Field]) -> int:
-    """Return the number of the field that names the unit of a field: one of the same register, or
-    else of the same block."""
+    """Return the number of the field that names the unit of ``item``. It is the only field with
+    this name in the register of ``item`` or, if there is not exactly one, in the block."""
     name = item.meaning.by
     found = []
     for number, other in enumerate(fields):

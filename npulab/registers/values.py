@@ -1,4 +1,4 @@
-"""The values of the fields of a map's words, by every name that the map knows."""
+"""The values of all fields in the words of a map; a field is found by each of its names."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ class FieldValues(Mapping[str, Any]):
     """The values of all fields of a map, read-only.
 
     The keys are full names, ``block.register.field``, in the order of the map. A value is also
-    found by every shorter name that only one field has. ``values | others`` gives the same values
-    with some others in their place, ``dict(values)`` a dict by full name.
+    found by each shorter name that only one field has. ``values | others`` gives a copy in which
+    the values in ``others`` replace the values of the same fields. ``dict(values)`` gives a dict by
+    full name.
 
     >>> from npulab.registers.map import RegisterMap
     >>> rows = [dict(block="A", offset=0, register="R", field="on", lsb=0, width=32)]
@@ -29,7 +30,8 @@ class FieldValues(Mapping[str, Any]):
     """
 
     def __init__(self, registers: RegisterMap, values: Mapping[str, Any]) -> None:
-        """``values`` are by any names of the map, as ``decode`` gives them."""
+        """``values`` is what ``registers.decode`` returns; its keys may be any names that the map
+        knows."""
         self.registers = registers
         self._values: dict[str, Any] = {}
         for name, value in values.items():

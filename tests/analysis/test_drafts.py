@@ -314,7 +314,7 @@ def test_an_edit_changes_its_lines_and_no_others(nasty: Draft, case: str) -> Non
 # an edit => the refusal, a regular expression
 REFUSED = r"""
 rename('nosuch', 'a') => ^got field 'nosuch', the map has
-rename('mode', 'size') => ^register map, register CFG field size: a piece without its at, other pieces of the field have one$
+rename('mode', 'size') => ^register map, register CFG field size: a piece without its at, allowed is a number in column at, because other pieces of the field have one$
 rename('where', 'size') => a piece without its at
 rename('mode', 'w3_0_2') => ^rename mode: got 'w3_0_2', allowed is a name that is neither blank nor automatic \(like w18_27_2\)$
 rename('mode', ' ') => ^rename mode: got '', allowed is a name

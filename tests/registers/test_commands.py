@@ -111,7 +111,7 @@ def test_lengths_that_do_not_fit_the_block() -> None:
         read_commands(b"\x83\0\0\0\1\2", burst(), "opcode")
     with pytest.raises(
         ValueError,
-        match=r"^command 0, CONV: got set bits after byte 8, allowed are set bits in its 8 bytes$",
+        match=r"^command 0, CONV: got bits set after its end, allowed are set bits in its first 8 bytes$",
     ):
         write_commands([("CONV", np.array([0x83, 1, 2, 0, 0, 0, 0], np.uint32))], burst())
     with pytest.raises(
@@ -151,7 +151,7 @@ def test_blocks_have_to_agree_on_the_opcode() -> None:
 def test_bits_behind_a_command_are_refused() -> None:
     with pytest.raises(
         ValueError,
-        match=r"^command 0, LOAD: got set bits after byte 6, allowed are set bits in its 6 bytes$",
+        match=r"^command 0, LOAD: got bits set after its end, allowed are set bits in its first 6 bytes$",
     ):
         write_commands([("LOAD", np.array([2, 2**16], np.uint32))], MAPS)
     long = RegisterMap([{"block": "NOP", "bits": 64}, opcode("NOP", 32)], enums=ENUMS)

@@ -192,9 +192,11 @@ def test_words_are_numbers_of_32_bits() -> None:
     registers = wide(32)
     for kind in (np.int64, np.uint64):
         assert registers.decode(np.array([2**32 - 1], kind))["f"] == 2**32 - 1
-    for wrong in ([-1], [2**32], [0.0]):
-        with pytest.raises(ValueError, match=r"^words: got (int64|float64), allowed is uint32$"):
-            registers.decode(np.array(wrong))
+    for wrong in (-1, 2**32):
+        with pytest.raises(ValueError, match=rf"^words: got {wrong}, allowed is uint32, 0 to "):
+            registers.decode(np.array([0, wrong]))
+    with pytest.raises(ValueError, match=r"^words: got float64, allowed is uint32$"):
+        registers.decode(np.array([0.0]))
 
 
 @pytest.mark.parametrize(("raw", "name"), [("-1", "a"), ("", "a"), ("x", "a"), ("1", "")])

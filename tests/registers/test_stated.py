@@ -57,7 +57,7 @@ def test_the_map_has_the_seven_widths(tmp_path: Path, capsys: pytest.CaptureFixt
         ((0x4030, 0, 0xFFF), "differs", "bits 12:0"),
         ((0x4030, 1, 0x1FFF), "differs", "no field from bit 1 on"),
         ((0xF000, 0, 0x1FFF), "not covered", "no register there"),
-        ((0x4030, 0, 0x1000), "differs", "bits 12:0; the limit 0x1000 is no width of bits"),
+        ((0x4030, 0, 0x1000), "differs", "bits 12:0; the limit 0x1000 is not 2**n - 1"),
     ],
 )
 def test_what_does_not_agree_is_told(
