@@ -98,9 +98,9 @@ def dense_weights(
     Group number n of the output channels takes group number n of the input channels; its weights
     for all other input channels are ``fill``, the zero point. ``source`` is an order with O and I
     (I are the input channels of one group), or an order with C and M of a depthwise convolution,
-    which has a group for each input channel: ``groups`` is then the size of C. The result takes ``groups`` times the memory of the input. Raises ValueError for
-    groups that do not divide the output channels, for a fill outside of the type's range, and as
-    ``convert_axes`` does.
+    which has a group for each input channel: ``groups`` is then the size of C. The result takes
+    ``groups`` times the memory of the input. Raises ValueError for groups that do not divide the
+    output channels, for a fill outside of the type's range, and as ``convert_axes`` does.
 
     >>> dense_weights(np.array([7, 8, 9, 10]).reshape(4, 1, 1, 1), "OIHW", 2)[..., 0, 0, :]
     array([[ 7,  0],
