@@ -158,7 +158,8 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -
         known = {_names_of(row) for row in every}
         automatic = known - _declared_names(a) - _declared_names(b)
         wanted.refuse(known)
-        every = [row for row in every if row["differs"] != "never"]
+        # a field that moves alike in all pairs of captures has values that differ, not a difference
+        every = [row for row in every if row["differs"] != "never" and row.get("pairs", 1)]
     else:
         items = {**_items(a), **_items(b)}
         automatic = {names for names, item in items.items() if item.automatic}

@@ -19,6 +19,7 @@ from refusals import refused
 
 import npulab
 from npulab import cli
+from npulab.analysis.sides import differing
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep, save_sweep, sweep_files, sweep_of
 from npulab.registers.map import RegisterMap
 
@@ -532,6 +533,8 @@ def test_diff_of_sweeps_by_field() -> None:
         "equal": False,
     }
     assert found.pairs.to_dict() == {"some": 2, "always": 2, "other": 2, "equal": 0}
+    assert {row["field"] for row in differing(a, b).fields} == {"some", "always", "other"}
+    assert "0 fields differ" in str(differing(a, a))
     assert found.a["always"] == [1, 2]
     everything = npulab.diff(a, b, never=True).set_index("field").differs
     assert everything[["same", "w0_20_12"]].tolist() == ["never", "never"]
