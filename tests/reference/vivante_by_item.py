@@ -12,8 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 from bit_strings import pack_bits
 
+from npulab.layout.bitstream import BitReader
 from npulab.npus.vivante.coefficients import Coefficients, Geometry, huffman, plain, walk
 from npulab.npus.vivante.coefficients.buffers import refuse_size
+from npulab.npus.vivante.coefficients.codes import ENTRY, RAW
 
 # (code, escape, what the free bit adds to the last of them) by symbol
 SYMBOLS = (
@@ -31,7 +33,7 @@ SYMBOLS = (
 def read(buffer: bytes, g: Geometry) -> Coefficients:
     """The content of a buffer; raises ValueError as ``walk`` does."""
     if g.huffman:
-        return huffman.read_by_item(buffer, g)
+        return read_huffman(buffer, g)
     refuse_size(buffer, g)
     return read_plain(buffer, g)
 
@@ -49,6 +51,41 @@ def write(content: Coefficients, g: Geometry) -> bytes:
         g,
         content.size,
     )
+
+
+def read_huffman(buffer: bytes, g: Geometry) -> Coefficients:
+    header = huffman.read_header(buffer, g)
+    weights = np.full(g.shape, g.zero_point, np.uint8)
+    bias = np.zeros(g.channels, np.uint32)
+    free = [0] * g.used
+    for item in walk(buffer, g):
+        if item.kind == "weight":
+            weights[item.channel, item.plane, item.row, item.column] = item.value
+        elif item.kind == "bias":
+            bias[item.channel] = item.value
+        elif item.kind == "flush" and item.core is not None:
+            free[item.core] = int(item.value > 0)
+    items, start = [], 8 * g.header_bytes
+    for core, bits in enumerate(header.bits[: g.used]):
+        if header.runs:
+            tokens = huffman.scan(BitReader(buffer, start, start + bits), header.coding)
+            items.append(bytes([*map(way, tokens), free[core]]))
+        start += 8 * huffman.stream_bytes(bits)
+    return Coefficients(
+        weights,
+        bias.astype(np.int32),
+        np.zeros(0, np.uint32),
+        size=len(buffer),
+        symbols=header.symbols,
+        runs=header.runs,
+        items=tuple(items),
+    )
+
+
+def way(token: int) -> int:
+    """How the byte of a token is written: 0 by its bit length, 1 as it is, 2 + n by entry n of the
+    table."""
+    return token // RAW + token % RAW * (token >= ENTRY)
 
 
 def read_plain(buffer: bytes, g: Geometry) -> Coefficients:

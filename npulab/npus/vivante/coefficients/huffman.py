@@ -38,7 +38,6 @@ from npulab.npus.vivante.coefficients.codes import (
     ESCAPE_BITS,
     ESCAPED,
     LENGTH_BITS,
-    RAW,
     TABLE_BYTES,
     TABLE_SIZES,
     Coding,
@@ -356,42 +355,6 @@ def flush_of(geometry: Geometry, core: int) -> int:
     their free bits are set if the number of bytes is odd.
     """
     return flush_codes(bytes_of(geometry, core) % 2)
-
-
-def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
-    """Return the content as ``walk`` reads it."""
-    header = read_header(buffer, geometry)
-    weights = np.full(geometry.shape, geometry.zero_point, np.uint8)
-    bias = np.zeros(geometry.channels, np.uint32)
-    free = [0] * geometry.used
-    for item in walk(buffer, geometry):
-        if item.kind == "weight":
-            weights[item.channel, item.plane, item.row, item.column] = item.value
-        elif item.kind == "bias":
-            bias[item.channel] = item.value
-        elif item.kind == "flush" and item.core is not None:
-            free[item.core] = int(item.value > 0)
-    items, start = [], 8 * geometry.header_bytes
-    for core, bits in enumerate(header.bits[: geometry.used]):
-        if header.runs:
-            tokens = scan(BitReader(buffer, start, start + bits), header.coding)
-            items.append(bytes([*map(way, tokens), free[core]]))
-        start += 8 * stream_bytes(bits)
-    return Coefficients(
-        weights,
-        bias.astype(np.int32),
-        np.zeros(0, np.uint32),
-        size=len(buffer),
-        symbols=header.symbols,
-        runs=header.runs,
-        items=tuple(items),
-    )
-
-
-def way(token: int) -> int:
-    """Return how the byte of a token is written: 0 by its bit length, 1 as it is, 2 + n by entry n
-    of the table."""
-    return token // RAW + token % RAW * (token >= ENTRY)
 
 
 def join(streams: list[tuple[int, bytes]], coefficients: Coefficients, geometry: Geometry) -> bytes:

@@ -32,28 +32,8 @@ from npulab.npus.vivante.coefficients.codes import (
     flush_codes,
 )
 
-# The comparisons that sort the symbols: Mesa 25.0.7, etnaviv_ml_nn_v8.c.
-NETWORK = (
-    (0, 2),
-    (1, 3),
-    (4, 6),
-    (5, 7),
-    (0, 4),
-    (1, 5),
-    (2, 6),
-    (3, 7),
-    (0, 1),
-    (2, 3),
-    (4, 5),
-    (6, 7),
-    (2, 4),
-    (3, 5),
-    (1, 4),
-    (3, 6),
-    (1, 2),
-    (3, 4),
-    (5, 6),
-)
+# The places of symbols that are compared, in order, to sort them: Mesa 25.0.7, etnaviv_ml_nn_v8.c.
+NETWORK = "02 13 46 57 04 15 26 37 01 23 45 67 24 35 14 36 12 34 56"
 CHUNK = 2**16  # bytes of a stream whose windows (the next bits from each bit) are held at a time
 # A step's bits before its payloads and the bits of its payloads are held in one number, the first
 # times ROOM: two payloads have fewer bits than this.
@@ -416,7 +396,8 @@ def choose_symbols(weights: Array, dialect: str = MESA) -> tuple[int, ...]:
     out = list(range(buffers.SYMBOLS))
     # A stable sort would order equal counts in another way than the driver, and the bytes of the
     # buffer would differ from its bytes.
-    for a, b in NETWORK:
-        if histogram[out[a]] < histogram[out[b]]:
-            out[a], out[b] = out[b], out[a]
+    for places in NETWORK.split():
+        first, second = map(int, places)
+        if histogram[out[first]] < histogram[out[second]]:
+            out[first], out[second] = out[second], out[first]
     return tuple(out)

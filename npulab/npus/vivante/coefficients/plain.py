@@ -10,14 +10,16 @@ and its runs end at offsets only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import construct
 import numpy as np
+from numpy import ndarray as Array
 
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Item, refuse_if, up
 from npulab.npus.vivante.coefficients import buffers
-from npulab.npus.vivante.coefficients.buffers import ZRL_BITS, Geometry, place
+from npulab.npus.vivante.coefficients.buffers import ZRL_BITS, Coefficients, Geometry, place
 
 WEIGHT_BITS, WORD_BITS = 8, 32
 
@@ -45,6 +47,62 @@ def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
             "bytes in all"
         )
     return out
+
+
+class Words(NamedTuple):
+    """The biases and offsets of a core's stream: ``places (2 * kernels,)`` of all words in the
+    order of the stream, in weights from its start; ``biases`` and ``offsets`` are the words of each
+    kernel."""
+
+    places: Array
+    biases: Array
+    offsets: Array
+
+    def stored(self, content: Coefficients, kernels: Array) -> Array:
+        """Return the words of a core's kernels in the order of its stream."""
+        words = np.empty(len(self.places), np.uint32)
+        words[self.biases] = content.bias[kernels].astype(np.uint32)
+        words[self.offsets] = content.offsets[kernels]
+        return words
+
+    def put(self, words: Array, kernels: Array, content: Coefficients) -> None:
+        """Undo ``stored``: put a core's words into the arrays of a content."""
+        content.bias[kernels] = words[self.biases].view(np.int32)
+        content.offsets[kernels] = words[self.offsets]
+
+
+def words_at(biases: list[Array], offsets: list[Array]) -> Words:
+    """Return the words of a stream from their places by kernel."""
+    places = np.concatenate([*biases, *offsets])
+    # Stable: a kernel of one weight has bias and offset at one place, in this order.
+    ranks = np.argsort(places, kind="stable")
+    bias_ranks, offset_ranks = np.argsort(ranks).reshape(2, -1)
+    return Words(places[ranks], bias_ranks, offset_ranks)
+
+
+def empty(geometry: Geometry, widths: list[int], size: int) -> Coefficients:
+    """Return a content whose arrays a reader has to fill."""
+    slots = geometry.slots
+    weights, bias = np.empty(geometry.shape, np.uint8), np.empty(slots, np.int32)
+    return Coefficients(weights, bias, np.empty(slots, np.uint32), tuple(widths), size)
+
+
+def stops_of(buffer: bytes, geometry: Geometry) -> list[int] | None:
+    """Return the byte where the first stream begins and the bytes where streams end; None if a byte
+    before or after all streams is not 0."""
+    g = geometry
+    stops: list[int] = np.cumsum([g.header_bytes, *sizes(buffer, g)[: g.used]]).tolist()
+    fill = buffer[buffers.SIZE_BYTES * g.cores : stops[0]] + buffer[stops[-1] :]
+    if fill.strip(b"\0"):
+        return None
+    return stops
+
+
+def may_end(data: bytes, end: int, stop: int) -> bool:
+    """True if a stream may end at bit ``end``: up to byte ``stop``, where the next begins, only
+    fill lies, of fewer than 64 bytes."""
+    most = 8 * buffers.ALIGN
+    return end <= 8 * stop < end + most and not BitReader(data, end).read(8 * stop - end)
 
 
 def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:

@@ -13,7 +13,7 @@ from operator import sub
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.layout.bitstream import BitReader, bits_at, put_bits
+from npulab.layout.bitstream import bits_at, put_bits
 from npulab.npus.kit import ceil_div
 from npulab.npus.vivante.coefficients import buffers, plain
 from npulab.npus.vivante.coefficients.buffers import ALIGN, ZRL_BITS, Coefficients, Geometry
@@ -32,9 +32,8 @@ SPARSE = 32
 class Order:
     """The order of a core's stream: where things lie, in weights from its start.
 
-    ``length`` counts the weights in all, ``blocks`` are the superblocks by core. A word is a bias
-    or an offset: ``places (2 * kernels,)`` of the words in stream order; ``biases`` and
-    ``offsets`` are the words of each kernel. Segments end at ``breaks``, have ``lengths`` weights
+    ``length`` counts the weights in all, ``blocks`` are the superblocks by core; ``words`` are
+    biases and offsets. Segments end at ``breaks``, have ``lengths`` weights
     and ``gaps`` bits after each. ``several`` are the segments of more than one weight; before each
     of them (and at the end) lie ``singles`` segments of one weight, and ``skips`` bits of gaps.
     """
@@ -57,19 +56,16 @@ class Order:
             if number == g.superblocks - 1 and g.order == "inter":
                 flushes.append(np.arange(base, end, block.kernels * cells))
             base = end
-        found = np.concatenate([*biases, *offsets])
-        # Stable: a kernel of one weight has bias and offset at one place, in this order.
-        ranks = np.argsort(found, kind="stable")
-        self.places = found[ranks]
-        self.biases, self.offsets = np.argsort(ranks).reshape(2, -1)
-        self.breaks = np.unique(np.concatenate([self.places, *flushes]))
+        self.words = plain.words_at(biases, offsets)
+        places = self.words.places
+        self.breaks = np.unique(np.concatenate([places, *flushes]))
         self.breaks = self.breaks[self.breaks > 0]
         # the words before the segment that ends at each break
-        self.words_before = np.searchsorted(self.places, self.breaks)
+        self.words_before = np.searchsorted(places, self.breaks)
         self.lengths = np.diff(self.breaks, prepend=0)
-        self.gaps = WORD_BITS * np.diff(self.words_before, append=len(self.places))  # bits
+        self.gaps = WORD_BITS * np.diff(self.words_before, append=len(places))  # bits
         # Segments before each word.
-        self.segments_before = np.searchsorted(self.breaks, self.places) + 1
+        self.segments_before = np.searchsorted(self.breaks, places) + 1
         self.several = np.flatnonzero(self.lengths > 1)
         bounds = np.concatenate([[-1], self.several, [len(self.lengths)]])
         self.singles = np.diff(bounds) - 1
@@ -80,7 +76,7 @@ class Order:
 
     def weight_bytes(self) -> Array:
         """Return the mask of the bytes of a stream without zero runs that hold weights."""
-        out = np.ones(HEAD_BITS // 8 + self.length + WORD_BYTES * len(self.places), bool)
+        out = np.ones(HEAD_BITS // 8 + self.length + WORD_BYTES * len(self.words.places), bool)
         out[: HEAD_BITS // 8] = False
         out[self.word_bytes()] = False
         return out
@@ -88,7 +84,7 @@ class Order:
     def word_bytes(self) -> Array:
         """Return the bytes of a stream without zero runs that hold biases and offsets, ``(words,
         4)``."""
-        first = HEAD_BITS // 8 + self.places + WORD_BYTES * np.arange(len(self.places))
+        first = HEAD_BITS // 8 + self.words.places + WORD_BYTES * np.arange(len(self.words.places))
         return first[:, None] + np.arange(WORD_BYTES)
 
     def take(self, weights: Array, core: int) -> Array:
@@ -129,9 +125,7 @@ def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
     ``decode``."""
     c, order, streams = coefficients, Order(geometry), []
     for core, zrl in enumerate(c.zrl):
-        channels, words = order.channels(core), np.empty(len(order.places), np.uint32)
-        words[order.biases] = c.bias[channels].astype(np.uint32)
-        words[order.offsets] = c.offsets[channels]
+        words = order.words.stored(c, order.channels(core))
         weights = order.take(c.weights, core)
         if zrl:
             streams.append(_with_runs(weights, words, order, zrl))
@@ -167,7 +161,7 @@ def _with_runs(weights: Array, words: Array, order: Order, zrl: int) -> bytes:
         every[last] = runs % longest
         runs = every
     # All items up to an `end` come after the words that stand before them.
-    before = np.searchsorted(ends, order.places)
+    before = np.searchsorted(ends, order.words.places)
     return packed(_head(order, zrl), runs, literals, words, before, zrl)
 
 
@@ -218,7 +212,7 @@ def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> i
     for core in range(g.used):
         ends, gaps = _gaps(order.take(coefficients.weights, core), order)
         cores.append((len(ends), gaps[gaps > 1]))
-    fixed_bits = HEAD_BITS + WORD_BITS * len(order.places)
+    fixed_bits = HEAD_BITS + WORD_BITS * len(order.words.places)
     best, least = 0, None
     for zrl in range(widest, -1, -1):
         total = 0
@@ -237,12 +231,11 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
     ``fast`` runs compiled loops (``npulab[fast]``).
     """
     g = geometry
-    stops = np.cumsum([g.header_bytes, *plain.sizes(buffer, g)[: g.used]]).tolist()
+    stops = plain.stops_of(buffer, g)
     least = HEAD_BITS // 8 + 2 * WORD_BYTES * g.per_core
     if g.order == "inter":
         least += g.planes  # runs end with each plane of the last superblock
-    fill = buffer[buffers.SIZE_BYTES * g.cores : stops[0]] + buffer[stops[-1] :]
-    if min(map(sub, stops[1:], stops)) < least or fill.strip(b"\0"):
+    if stops is None or min(map(sub, stops[1:], stops)) < least:
         return None
     return _read(buffer, stops, Order(g), fast)
 
@@ -269,21 +262,18 @@ def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coeffici
         if part is None:
             return None
         streams += part
-    weights, bias = np.empty(g.shape, np.uint8), np.empty(g.slots, np.int32)
-    offsets = np.empty(g.slots, np.uint32)
+    content = plain.empty(g, widths, len(buffer))
     for core, (stream, words) in enumerate(streams):
-        order.put(stream, core, weights)
-        channels = order.channels(core)
-        bias[channels] = words[order.biases].view(np.int32)
-        offsets[channels] = words[order.offsets]
-    return Coefficients(weights, bias, offsets, tuple(widths), len(buffer))
+        order.put(stream, core, content.weights)
+        order.words.put(words, order.channels(core), content)
+    return content
 
 
 def _split(data: bytes, stops: list[int], order: Order) -> Streams | None:
     """Return weights and words of streams without runs, or None if a stream does not end where its
     size says.
     """
-    length, out = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.places), []
+    length, out = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.words.places), []
     for start, stop in pairwise(stops):
         end = start + length
         if not end <= stop < end + ALIGN or data[end:stop].strip(b"\0"):
@@ -320,10 +310,10 @@ def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> Stre
     starts = 8 * np.array(stops[:-1])[:, None] + HEAD_BITS  # bits
     items = np.zeros((len(streams), len(order.lengths) + 1), np.int64)
     np.cumsum(counts, axis=1, out=items[:, 1:])
-    ends = (starts[:, 0] + width * items[:, -1] + WORD_BITS * len(order.places)).tolist()
-    if not all(_ends(data, end, stop) for end, stop in zip(ends, stops[1:], strict=True)):
+    ends = (starts[:, 0] + width * items[:, -1] + WORD_BITS * len(order.words.places)).tolist()
+    if not all(plain.may_end(data, end, stop) for end, stop in zip(ends, stops[1:], strict=True)):
         return None
-    places = starts + WORD_BITS * np.arange(len(order.places))
+    places = starts + WORD_BITS * np.arange(len(order.words.places))
     places += width * items[:, order.segments_before]
     words = bits_at(data, places, WORD_BITS).astype(np.uint32)
     if weights is None:
@@ -331,13 +321,6 @@ def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> Stre
     if weights is None:
         return None
     return [*zip(weights, words, strict=True)]
-
-
-def _ends(data: bytes, end: int, stop: int) -> bool:
-    """True if a stream may end at bit ``end``: between there and byte ``stop``, where the next
-    begins, only fill lies.
-    """
-    return end <= 8 * stop < end + 8 * ALIGN and not BitReader(data, end).read(8 * stop - end)
 
 
 def _weights(data: bytes, starts: Array, items: Array, order: Order, zrl: int) -> Array | None:

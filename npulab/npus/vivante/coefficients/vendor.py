@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.layout.bitstream import BitReader, bits_at
+from npulab.layout.bitstream import bits_at
 from npulab.npus.kit import ceil_div
 from npulab.npus.vivante.coefficients import buffers, plain
 from npulab.npus.vivante.coefficients.buffers import ALIGN, ZRL_BITS, Coefficients, Geometry
-from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
+from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS, Words
 from npulab.npus.vivante.coefficients.runs import HEAD_BITS, packed
 
 AT_ONCE = 2**12  # items of a stream that are read at a time
@@ -33,23 +33,19 @@ UNEVEN = 14
 class Order:
     """The order of one core's stream: where things lie, in weights from its start.
 
-    ``kernels`` are the slots of its kernels. A word is a bias or an offset; ``places (2 *
-    kernels,)`` are those of the words in the order of the stream, ``biases`` and ``offsets`` are
-    the words of each kernel. ``starts`` are the weights with which a kernel begins in the first
-    plane, or a plane of a superblock begins.
+    ``kernels`` are the slots of its kernels, ``words`` are biases and offsets. ``starts`` are the
+    weights with which a kernel begins in the first plane, or a plane of a superblock begins.
     """
 
     length: int
     kernels: Array
-    places: Array
-    biases: Array
-    offsets: Array
+    words: Words
     starts: Array
 
     @property
     def ends(self) -> Array:
         """The last weight of each kernel."""
-        return self.places[self.offsets] - 1
+        return self.words.places[self.words.offsets] - 1
 
 
 def order_of(geometry: Geometry, core: int) -> Order:
@@ -66,16 +62,10 @@ def order_of(geometry: Geometry, core: int) -> Order:
         starts += [firsts, base + plane * np.arange(g.planes)]
         base += plane * g.planes
         offsets.append(base - cells * np.arange(block.kernels)[::-1])
-    found = np.concatenate([*biases, *offsets])
-    # Stable: a kernel of one weight has bias and offset at one place, in this order.
-    ranks = np.argsort(found, kind="stable")
-    bias_ranks, offset_ranks = np.argsort(ranks).reshape(2, -1)
     return Order(
         base,
         np.concatenate(kernels),
-        found[ranks],
-        bias_ranks,
-        offset_ranks,
+        plain.words_at(biases, offsets),
         np.unique(np.concatenate(starts)),
     )
 
@@ -89,11 +79,9 @@ def encode(content: Coefficients, geometry: Geometry) -> bytes:
         order = order_of(geometry, core)
         weights = _taken(c.weights, geometry, core)
         ends = _item_ends(_stops(weights, order, geometry.zero_point), order, zrl)
-        words = np.empty(len(order.places), np.uint32)
-        words[order.biases] = c.bias[order.kernels].astype(np.uint32)
-        words[order.offsets] = c.offsets[order.kernels]
+        words = order.words.stored(c, order.kernels)
         # A word comes after the item that has the weight before it.
-        before = np.searchsorted(ends, order.places - 1) + 1
+        before = np.searchsorted(ends, order.words.places - 1) + 1
         head = bytes([zrl]) + len(order.kernels).to_bytes(buffers.COUNT_BITS // 8, "little")
         runs = np.diff(ends, prepend=-1) - 1
         streams.append(packed(head, runs, weights[ends], words, before, zrl))
@@ -113,7 +101,7 @@ def choose_zrl(content: Coefficients, geometry: Geometry, widest: int) -> int:
         stops = _stops(_taken(c.weights, geometry, core), order, geometry.zero_point)
         for zrl in range(widest + 1):
             items = len(_item_ends(stops, order, zrl))
-            bits = HEAD_BITS + WORD_BITS * len(order.places) + (zrl + WEIGHT_BITS) * items
+            bits = HEAD_BITS + WORD_BITS * len(order.words.places) + (zrl + WEIGHT_BITS) * items
             totals[zrl] += ceil_div(bits, 8 * ALIGN)
     return totals.index(min(totals))
 
@@ -149,9 +137,8 @@ def decode(buffer: bytes, geometry: Geometry) -> Coefficients | None:
     follow the format.
     """
     g = geometry
-    stops = np.cumsum([g.header_bytes, *plain.sizes(buffer, g)[: g.used]]).tolist()
-    fill = buffer[buffers.SIZE_BYTES * g.cores : stops[0]] + buffer[stops[-1] :]
-    if fill.strip(b"\0"):
+    stops = plain.stops_of(buffer, g)
+    if stops is None:
         return None
     streams, widths = [], []
     for core in range(g.used):
@@ -162,13 +149,10 @@ def decode(buffer: bytes, geometry: Geometry) -> Coefficients | None:
             return None
         streams.append((order, *found))
         widths.append(data[0])
-    weights = np.empty(g.shape, np.uint8)
-    bias, offsets = np.empty(g.slots, np.int32), np.empty(g.slots, np.uint32)
+    content = plain.empty(g, widths, len(buffer))
     for core, (order, stream, words) in enumerate(streams):
-        _put(stream, weights, g, core)
-        bias[order.kernels] = words[order.biases].view(np.int32)
-        offsets[order.kernels] = words[order.offsets]
-    content = Coefficients(weights, bias, offsets, tuple(widths), len(buffer))
+        _put(stream, content.weights, g, core)
+        order.words.put(words, order.kernels, content)
     return _by_output(content, geometry)
 
 
@@ -254,7 +238,7 @@ def _stream(data: bytes, order: Order, zero: int) -> tuple[Array, Array] | None:
     if zrl > ZRL_BITS or count != len(order.kernels) or most < order.length:
         return None
     at, covered, stretches, words_at = HEAD_BITS, 0, [], []
-    for place in order.places.tolist():
+    for place in order.words.places.tolist():
         while covered < place:
             if at >= 8 * len(data):
                 return None
@@ -264,13 +248,13 @@ def _stream(data: bytes, order: Order, zero: int) -> tuple[Array, Array] | None:
             at += (zrl + WEIGHT_BITS) * items
         words_at.append(at)
         at += WORD_BITS
-    if covered != order.length or not _ends_at(data, at):
+    if covered != order.length or not plain.may_end(data, at, len(data)):
         return None
     stored = bits_at(data, np.concatenate(stretches), zrl + WEIGHT_BITS)
     reach = np.cumsum(stored % 2**zrl + 1, dtype=np.int64)
     # No run goes over an offset, and none over two biases.
-    holding = np.searchsorted(reach, order.places[order.biases])
-    if not np.isin(order.places[order.offsets], reach).all() or not np.diff(holding).all():
+    holding = np.searchsorted(reach, order.words.places[order.words.biases])
+    if not np.isin(order.ends + 1, reach).all() or not np.diff(holding).all():
         return None
     weights = np.full(order.length, zero, np.uint8)
     weights[reach - 1] = stored >> zrl
@@ -286,9 +270,3 @@ def _items(data: bytes, at: int, zrl: int, weights: int) -> tuple[int, int]:
     reach = np.cumsum(runs + 1, dtype=np.int64)
     items = min(int(np.searchsorted(reach, weights)) + 1, taken)
     return items, int(reach[items - 1])
-
-
-def _ends_at(data: bytes, end: int) -> bool:
-    """True if a stream may end at bit ``end``: after it only fill lies, of fewer than 64 bytes."""
-    size = 8 * len(data)
-    return end <= size < end + 8 * ALIGN and not BitReader(data, end).read(size - end)
