@@ -55,7 +55,7 @@ def loads(words: Array) -> Iterator[tuple[int, int, int]]:
 
 @lru_cache(2**12)
 def _head(word: int) -> Any:
-    """Return the head of a command; few different ones come again in all streams."""
+    """Return the head of a command; a stream repeats few different heads."""
     return HEADER.parse(word.to_bytes(4, "little"))
 
 
@@ -103,11 +103,10 @@ def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
 
 
 def stream_of(jobs: Sequence[States]) -> Array:
-    """Return the command stream that runs jobs one after the other, as Mesa sends it.
+    """Return the command stream that runs jobs in order, as Mesa sends it.
 
-    ``jobs`` hold the states of each job; those of the start-up are in the first, the flush is in
-    the last.
-    """
+    ``jobs`` hold the states of each job; the first job also has the states of the start-up, the
+    last job the flush."""
     states: States = []
     for job in jobs:
         states += job

@@ -24,12 +24,12 @@ KINDS = "in", "out"
 
 
 def dialects_of(values: Values) -> tuple[str, ...]:
-    """Return the dialects in which the coefficients of an NN job may be, the likeliest first: one
-    if the words have all marks of one writer and none of the other, else both.
+    """Return the dialects in which the coefficients of an NN job may be, the likeliest first. The
+    result is one dialect if the words have all marks of one writer and none of the other, else
+    both.
 
-    The marks are that the vendor has two rings and its value of word 31, and that Mesa has
-    neither, and its kernel cache at the start of the SRAM.
-    """
+    The marks of the vendor are two rings and its value of word 31. Mesa writes neither, and its
+    kernel cache begins at the start of the SRAM."""
     rings = [bool(values[f"{kind}_image_circular_buf_size"]) for kind in KINDS]
     mark = values[MARK]
     if all(rings) and mark == mark_of(bool(values["pooling"])):
@@ -69,11 +69,10 @@ def ring_unit(facts: Features) -> int:
 
 def refuse_marks(values: Values, facts: Features, text: str) -> None:
     """Raise ValueError for marks of the vendor that would change the arithmetic or the place of
-    data: a ring that does not hold its whole tensor, a column that is not one, an offset whose sign
-    is elsewhere.
+    data: a ring that does not hold its whole tensor, a kernel marked as one column that has
+    several, an offset whose sign bit differs.
 
-    Addresses and ends of rings are 0 in words that were not placed yet.
-    """
+    Addresses and ends of rings are 0 in words that were not placed yet."""
     sizes = tensor_bytes(normal(values, facts))
     for kind, tensor in zip(KINDS, ("input", "output"), strict=True):
         field = f"{kind}_image_circular_buf_size"

@@ -37,9 +37,9 @@ PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that u
 
 
 def expected(facts: Features, vendor: bool = False) -> dict[str, tuple[int, ...]]:
-    """Return the values that fields of a chip's NN job may have; with ``vendor`` also those that
-    only the vendor's compiler writes. Its rings are not among them: their sizes are the tensors'.
-    """
+    """Return the values that fields of a chip's NN job may have; with ``vendor`` also the values
+    that only the vendor's compiler writes. Rings are left out, because their sizes follow from the
+    tensors."""
     out = dict(EXPECTED["layer"])
     if vendor:
         out |= EXPECTED["vendor"]

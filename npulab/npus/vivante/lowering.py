@@ -148,8 +148,9 @@ def _quirks_asked(
     features: Iterable[str],
     dialect: str | None,
 ) -> set[str]:
-    """Return the quirks of a layer, as given and coded, with the features and the dialect that are
-    asked for; LookupError for an unknown one, or one that the vendor does not have."""
+    """Return the quirks of a layer, as given and coded, with the features and the dialect that the
+    caller asks for; LookupError for an unknown feature or dialect, or for a feature that the vendor
+    does not have."""
     quirks = {*getattr(coded, "driver_quirks", ()), *features}
     if layer.dtype == "int8":
         quirks.add(INT8_MODEL)
@@ -303,12 +304,12 @@ def _unsigned(layer: Any) -> Layer:
 
 
 def _plain(layer: Layer) -> Layer:
-    """Return the layer without what it only seems to ask of the unit: a stride where there is one
-    window, equal scales per channel, a clamp that no code reaches.
+    """Return the layer without parameters that have no effect on the unit: a stride where there is
+    one window, equal scales per channel, a clamp that no code reaches.
 
-    relu6 is ReLU if no code is above 6, as in Mesa (tfl_device.c). Mesa compares real numbers, and
-    so leaves a layer to the CPU whose highest code is 6.00001, which the clamp does not change.
-    """
+    relu6 is ReLU if no code is above 6, as in Mesa (tfl_device.c). Mesa compares real numbers, so
+    it leaves a layer whose highest code is 6.00001 to the CPU; the clamp would not change that
+    layer."""
     layer = plain_activation(layer, "lower for vivante")
     if not isinstance(layer, Add):
         layer = per_tensor(layer)

@@ -272,11 +272,8 @@ def _capture(
 
 
 def _starts(operation: Operation, words: Array) -> list[list[tuple[int, int]]]:
-    """Return the register writes for each part of a job, from one command stream: up to the write
-    that starts the part.
-
-    The writes after the last start go to the last part.
-    """
+    """Return the register writes for each part of a job, from one command stream: all writes up to
+    the write that starts the part. The last part also has the writes after its start."""
     file = operation.files["cmd"]
     start = STARTS[operation.block]
     with refusing(file):

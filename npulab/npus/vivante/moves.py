@@ -66,7 +66,7 @@ class Moved:
 def moved_by(
     move: Move, conv: Conv2D, low: Lowered, facts: Features, where: Features
 ) -> list[Values]:
-    """Return the TP jobs of a move, one for each core that takes part."""
+    """Return the TP jobs of a move: a job for each core that takes part."""
     cores, (height, width, channels) = facts["tp_cores"], conv.input_shape
     q = conv.input_q
     if move.kind == "detranspose":
@@ -210,7 +210,7 @@ def reshuffle(
     if small or (width in ONE_CORE_WIDTHS and channels == ONE_CORE_PLANES):
         cores = 1
     sizes = columns, rows, channels
-    # The longest dimension is split over cores; of equally long ones, the last.
+    # The longest dimension is split over cores; the last if several are equally long.
     along = 0
     if 4 * channels >= columns:
         along = max(range(3), key=lambda n: (sizes[n], n))

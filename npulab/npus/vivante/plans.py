@@ -119,12 +119,11 @@ def _full(layer: FullyConnected, widest: int) -> Conv2D:
 
 
 def _addition(layer: Add, facts: Features) -> Conv2D:
-    """Return the convolution that adds two tensors: its image is both, one after the other, and its
+    """Return the convolution that adds two tensors: its image is both tensors in order, and its
     kernel has a weight for each.
 
     The kernel is 2x2 with a single cell in use, over two planes that are cut anew; on V8 it is 1x1,
-    over twice the channels.
-    """
+    over twice the channels."""
     *weights, bias, scale = weighted(layer)
     height, width, channels = image_of(layer)
     if facts.get("nn_v8"):

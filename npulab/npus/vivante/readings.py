@@ -178,7 +178,8 @@ def candidates(r: Reading) -> Iterator[Candidate]:
 
 
 def output_size(values: Values) -> Size:
-    """(rows, columns) that leave the unit: one of each 2x2 if it pools."""
+    """Return (rows, columns) that leave the unit; if the unit pools, it keeps a pixel of each
+    2x2."""
     rows = values["out_image_y_size"]
     columns = values["out_image_x_size"]
     if values["pooling"] == words.FIRST_PIXEL:
@@ -207,9 +208,8 @@ def _agreement(candidate: Candidate, r: Reading) -> tuple[bool, bool]:
 
 
 def _same_choices(low: Lowered, r: Reading) -> bool:
-    """True if a driver, Mesa 25 or one of 2023, picks the words' tile and kernels per core for the
-    plan, or if the vendor, whose tiles nobody knows, makes its kernel.
-    """
+    """True if Mesa 25, or a driver of 2023, picks the words' tile and kernels per core for the
+    plan. The law of the vendor's tiles is not known; for its jobs, true if it makes this kernel."""
     if r.vendor:
         return low.kernel == (r.values["kernel_y_size"], r.values["kernel_xy_size"])
     share = ceil_div(low.channels, r.facts["nn_cores"])
@@ -251,7 +251,7 @@ def _unsplit(r: Reading) -> Iterator[Candidate]:
         weights = weights.transpose(1, 0, 2, 3)
     shape, border = _reached(r.sizes, r.offsets, r.output, weights.shape[2:], stride)
     layer = r.layer(weights, shape, stride, border, depthwise)
-    # Of the layers with stride 2 and a kernel larger than 1x1, Mesa pools depthwise ones only.
+    # If the stride is 2 and the kernel larger than 1x1, Mesa pools depthwise layers only.
     pooled = stride == 2 and layer.kernel != (1, 1) and not r.vendor
     layer = _as_depthwise(layer, r, pooled)
     for named in _by_name(layer, r.known.get("padding")):
@@ -314,9 +314,8 @@ def _looks_split(r: Reading) -> bool:
 def _split(r: Reading) -> Iterator[Candidate]:
     """Yield stride 2 layers whose planes are split, depthwise before dense for each kernel size.
 
-    The image is first the recorded one, then the one that TP jobs say; without TP jobs it has no
-    border above and to the left.
-    """
+    The recorded image comes first, then the image that TP jobs describe; without TP jobs, that
+    image has no border above and to the left."""
     planes = r.weights.shape[1]
     if planes % 4:
         allowed = "a multiple of 4, with planes that TP jobs split"
@@ -431,8 +430,9 @@ def _kept(weights: Array, axis: int, zero: int, known: int | None) -> int:
 
 
 def _chance(used: Array, kept: int) -> float:
-    """Return how likely it is that all cells but those of ``kept`` rows or columns are empty by
-    chance, by the share of empty cells among these; kernels that are wholly empty do not count."""
+    """Return the probability that all cells outside ``kept`` rows or columns are empty by
+    chance, estimated from the share of empty cells inside; kernels that are wholly empty do not
+    count."""
     kernels = int(np.count_nonzero(used.any((2, 3))))
     size = used.shape[2]
     inside = kernels * size * kept

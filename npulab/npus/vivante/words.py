@@ -28,8 +28,8 @@ SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0xA00, 0x800
 MOST_KERNELS = 127  # most kernels per core in a superblock
 # Columns: of a tile (WIDEST), and of a tile with kernel_h - 1 added (SPAN).
 WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = 64, 36, 18
-# The vendor's compiler on V7: by the most columns, the rows of a tile that stand in one line of a
-# core's accumulators, and of the input buffer (V: 395 of 395 layers are within these limits).
+# The vendor's compiler on V7: how many rows of a tile stand in one line of a core's accumulators
+# (of the input buffer), by the most columns (V: 395 of 395 layers are within these limits).
 ACCUMULATOR_LINES = {8: 8, 16: 4, 32: 2}
 INPUT_LINES = {MIDDLE_SPAN: 4, WIDE_SPAN: 2}
 TILE_PIXELS, TALLEST_TILE = 64, 4  # the most pixels and rows of a tile on V8
@@ -136,8 +136,8 @@ def _vendor_tiling(low: Lowered, facts: Features) -> Tiling:
 
 
 def _lines(columns: int, limits: dict[int, int]) -> int:
-    """Return how many rows of so many columns stand in one line of a buffer, by the most columns
-    for each number of rows."""
+    """Return how many rows of ``columns`` columns stand in one line of a buffer; ``limits`` gives
+    the number of rows by the most columns."""
     for most, lines in limits.items():
         if columns <= most:
             return lines
@@ -276,7 +276,7 @@ def _vendor_values(
         for axis in "xy":
             out[f"in_image_{axis}_offset_sign"] = int(values[f"in_image_{axis}_offset"] < 0)
         if rows > columns:
-            # A kernel of one column.
+            # The kernel has one column.
             out |= {"layer_type": 1, "kernel_xy_size": rows}
     if low.depthwise:
         out["kernel_z_size"] = 1

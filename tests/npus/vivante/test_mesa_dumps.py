@@ -88,9 +88,8 @@ def filled(data: bytes, stale: bytes = b"\0") -> bytes:
 def dumped(
     folder: Path, layers: Iterable[npulab.Conv2D], first: int = 0, turned: bool = False
 ) -> list[npulab.Capture]:
-    """A run of layers, one behind the other, as the simulated device runs it; ``turned`` puts jobs
-    of the tensor
-    processor around it, four parts before and one behind."""
+    """A run of layers in order, as the simulated device runs it; ``turned`` puts jobs of the tensor
+    processor around it, four parts before and one part after."""
     folder.mkdir(exist_ok=True)
     layers, out = list(layers), []
     x = np.random.RandomState(7).randint(0, 256, layers[0].input_shape).astype(np.uint8)
@@ -244,7 +243,7 @@ def test_import_writes_what_was_recorded(tmp_path: Path, run: Any) -> None:
 
 @pytest.mark.parametrize("older", [True, False])
 def test_tensors_within_a_buffer_of_others(tmp_path: Path, older: bool) -> None:
-    """Mesa 25.0.7 shows the whole buffer, newer ones its rest from the tensor on."""
+    """Mesa 25.0.7 dumps the whole buffer, newer drivers its rest from the tensor on."""
     first, second = layer(0, (8, 8, 3), 6, 3, padding="same"), layer(1, (8, 8, 12), 4, 1)
     random = np.random.RandomState(1)
     x, half = random.randint(0, 256, (8, 8, 3)).astype(np.uint8), 6 * 64

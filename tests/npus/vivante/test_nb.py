@@ -249,7 +249,7 @@ def test_a_network_is_not_lifted_but_split(tmp_path: Path) -> None:
 
 
 def test_a_shader_job_beside_an_nn_job_is_counted(tmp_path: Path) -> None:
-    """The vendor splits planes with a shader: the NN job is not the layer's only one."""
+    """The vendor splits planes with a shader: the layer has a job beside its NN job."""
     capture = loaded(tmp_path, nb.network([nb.SHADER, nb.NN]))
     assert capture.main == 1
     assert set(capture.buffers) >= {"coefficients"}
@@ -463,7 +463,7 @@ def test_names_of_a_file_stay_on_their_line(tmp_path: Path) -> None:
 
 
 def seeds() -> list[bytes]:
-    """Files by hand, and those of the compiler where they lie beside the checkout."""
+    """Files written by hand, and the compiler's files if they lie beside the checkout."""
     made = [nb.network(ALL), nb.network([nb.NN]), nb.network([nb.NN, nb.TP, nb.NN], cores=1)]
     try:
         folder = shared(FOLDER)

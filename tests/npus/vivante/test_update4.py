@@ -943,9 +943,7 @@ def test_any_wrong_bit_in_the_words_is_survived(part: int) -> None:
 def test_wrong_bit_in_the_lowering_differs(
     name: str, word: int, lsb: int, width: int, padding: str
 ) -> None:
-    """Where one wrong bit makes the device hang or give something else, check must not say
-    equal.
-    """
+    """If a wrong bit makes the device hang or give another output, check must not say equal."""
     _, _, capture = recorded(np.random.default_rng(21), (3, 3), (2, 3), (12, 11), padding=padding)
     assert npulab.check(capture).verdict == "equal"
     wrong, missed = 0, []

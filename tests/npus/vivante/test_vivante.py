@@ -345,7 +345,8 @@ def printed(capture: npulab.Capture) -> str:
 def test_any_capture_printed_is_imported_the_same(
     captures: npulab.CaptureSet, tmp_path: Path
 ) -> None:
-    """Each that has a command stream: the text prints one, a compiler's layer has none."""
+    """Each capture that has a command stream: the text prints a stream, and a compiler's layer has
+    none."""
     whole = [capture for capture in captures if "commands" in capture.buffers]
     assert len(whole) == 9
     for capture in whole:

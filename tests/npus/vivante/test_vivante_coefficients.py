@@ -50,9 +50,8 @@ def geometry(random: np.random.RandomState, huffman_format: bool, most: int = 60
 
 
 def content(random: np.random.RandomState, g: Geometry) -> Coefficients:
-    """Weights around the zero point, by a spread that makes all bit lengths the usual one in
-    turn.
-    """
+    """Weights around the zero point; the spread is drawn, so that each bit length is the usual
+    length in some case."""
     spread = random.choice([0.2, 1, 3, 10, 40, 200])
     weights = (
         (np.round(random.normal(0, spread, g.shape)) + g.zero_point)
@@ -372,9 +371,9 @@ def test_content_that_does_not_go_with_its_geometry(change: dict[str, Any], word
 
 
 def test_channels_by_core() -> None:
-    """Superblocks take their channels one core after the other; in the plain format all cores as
-    many, and in the
-    other the first cores one more where the last does not go round."""
+    """Superblocks take their channels core by core. In the plain format all cores have as many
+    kernels; in the Huffman format the first cores have one more kernel in the last superblock if
+    the number does not divide."""
     plain_ = Geometry(4, 10, 1, 1, 1, 2, 0)
     assert [[block.channels.tolist() for block in plain_.blocks(core)] for core in range(4)] == [
         [[0, 1], [8]],
@@ -458,9 +457,8 @@ def test_depthwise_channels_by_core() -> None:
 def test_shares_that_do_not_go_round(
     cores: int, channels: int, superblocks: int, depthwise: bool
 ) -> None:
-    """Several superblocks, cores with one kernel less, fewer channels than cores: every way of
-    reading agrees.
-    """
+    """Several superblocks, cores with one kernel less, fewer channels than cores: all readers
+    agree."""
     g = Geometry(cores, channels, 2, 3, 3, superblocks, 9, depthwise=depthwise, huffman=True)
     given = content(np.random.RandomState(channels), g)
     buffer = vivante_by_item.write(given, g)
@@ -660,7 +658,7 @@ def every_way(buffer: bytes, weights: np.ndarray, g: Geometry) -> None:
 
 
 def test_a_table_has_as_many_entries_as_pay() -> None:
-    """The vendor's dialect takes no table, or one of each size, by what the weights are."""
+    """The vendor's dialect takes no table, or a table of each size, depending on the weights."""
     random = np.random.RandomState(0)
     g = Geometry(1, 64, 64, 3, 3, 1, 0, huffman=True, dialect="vendor")
     sizes = []
@@ -833,9 +831,9 @@ def test_very_many_broken_streams(huffman_format: bool, part: int) -> None:
 
 
 def broken_streams(huffman_format: bool, seeds: range) -> tuple[int, int]:
-    """Buffers cut off, with bits flipped or bytes of chance, five of each seed: how many give an
-    error that says
-    where, the same from each way of reading, and how many a content that makes such a buffer again."""
+    """Change buffers of each seed five times: cut off, bits flipped, random bytes. Return how many
+    give an error that says where, the same from each reader, and how many a content that encodes to
+    such a buffer."""
     errors = whole = 0
     for seed in seeds:
         random = np.random.RandomState(seed)
@@ -860,7 +858,7 @@ def broken_streams(huffman_format: bool, seeds: range) -> tuple[int, int]:
 
 
 def outcome(buffer: bytes, g: Geometry) -> str:
-    """What becomes of a buffer, the same with arrays, compiled and bit by bit."""
+    """Return "error" or "whole", the same for arrays, compiled loops and bit by bit."""
     by_bit = error_or_content(lambda: vivante_by_item.read(buffer, g))
     for fast in FAST:
         found = error_or_content(lambda: coefficients.decode(buffer, g, fast))  # noqa: B023

@@ -162,9 +162,8 @@ def test_sweep_of_mesa_word_for_word(part: int) -> None:
 
 
 def test_sweep_differs_where_mesa_has_no_offset_for_odd_stride2_depthwise(vivante: Target) -> None:
-    """A defect of Mesa: stride 2 depthwise layers of an odd width other than 5 get no offset (or
-    too small a one).
-    """
+    """A defect of Mesa: stride 2 depthwise layers of an odd width other than 5 get no offset, or an
+    offset that is too small."""
     want, parameters = sweep()
     registers, offsets = vivante.maps(IMX8MP)["NN"], ("in_image_x_offset", "in_image_y_offset")
     seen = 0

@@ -294,7 +294,8 @@ def sweep() -> list[tuple[dict[str, float], dict[str, Any]]]:
 
 
 def fields_apart(step: int) -> tuple[Counter[str], Counter[str]]:
-    """How many of every ``step``-th layer have another value in a field, and in a chosen one."""
+    """Count, by field, how many of every ``step``-th layer have another value than the compiler;
+    fields that the compiler chooses are counted apart."""
     differ: Counter[str] = Counter()
     chosen: Counter[str] = Counter()
     for known, wanted in sweep()[::step]:
@@ -461,7 +462,8 @@ def test_words_without_all_marks_are_refused_if_both_readings_differ(
 
 
 def test_mesas_words_of_a_vendors_driver_are_refused_if_both_readings_differ() -> None:
-    """So is a wide kernel of the drivers of 2023; the small one on record is the same in both."""
+    """A wide kernel in the words of the drivers of 2023 is refused; the small recorded kernel has
+    the same bytes in both dialects."""
     (_, mesa), _ = mesa_and_vendor()
     with pytest.raises(ValueError, match=r"got coefficients that are other weights in the dialect"):
         VIVANTE.lift(replace(mesa, provenance="vendor driver"))
@@ -469,7 +471,7 @@ def test_mesas_words_of_a_vendors_driver_are_refused_if_both_readings_differ() -
 
 
 def test_words_without_all_marks_are_read_if_the_readings_are_one() -> None:
-    """Small kernels have the same bytes in both; zero runs and uneven shares only in one."""
+    """Small kernels have the same bytes in both dialects; zero runs and uneven shares have not."""
     read = refused = 0
     off = {"in_image_circular_buf_size": 0, "out_image_circular_buf_size": 0}
     for answer in answers():

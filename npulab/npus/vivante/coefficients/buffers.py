@@ -154,9 +154,8 @@ class Geometry:
     @property
     def order(self) -> str:
         """The order of the weights, named as in the driver: ``six``, ``inter`` or ``seq`` in the
-        plain format, ``blocks`` in the Huffman format; ``planes`` is the only one of the vendor's
-        plain format.
-        """
+        plain format, ``blocks`` in the Huffman format. The vendor's plain format has the order
+        ``planes`` only."""
         if self.huffman:
             return "blocks"
         if self.vendor:
@@ -293,8 +292,8 @@ class Coefficients:
 
 
 def channels_of(offsets: Array, geometry: Geometry) -> tuple[int, ...]:
-    """Return the output channel of each kernel of the vendor's streams, from its output offset;
-    none if the offsets are not those of the output's planes, each once."""
+    """Return the output channel of each kernel of the vendor's streams, from its output offset; ()
+    if the offsets are not the starts of the output's planes, each once."""
     if not geometry.plane_bytes:
         return ()
     channels, rest = np.divmod(offsets, geometry.plane_bytes)
@@ -305,7 +304,7 @@ def channels_of(offsets: Array, geometry: Geometry) -> tuple[int, ...]:
 
 def refuse_size(buffer: bytes, geometry: Geometry, most: float = 2.0**ZRL_BITS) -> None:
     """Raise ValueError, before any array of that size exists, for more weights than the buffer can
-    hold: ``most`` a byte, by default those of the plain format's longest runs."""
+    hold: ``most`` a byte, by default as many as the longest runs of the plain format give."""
     g = geometry
     if g.slots * g.kernel_size > most * len(buffer):
         raise ValueError(
@@ -315,8 +314,8 @@ def refuse_size(buffer: bytes, geometry: Geometry, most: float = 2.0**ZRL_BITS) 
 
 
 def refuse_content(content: Coefficients, geometry: Geometry) -> None:
-    """Raise ValueError if a shape is not the geometry's, or a zero-run width is not one that the
-    plain format has."""
+    """Raise ValueError if a shape differs from the geometry's, or the plain format does not have a
+    zero-run width."""
     c, g = content, geometry
     if c.weights.shape != g.shape or c.weights.dtype != np.uint8:
         raise ValueError(

@@ -81,7 +81,7 @@ def _counts_of_values(values: list[Array]) -> dict[int, int]:
 
 
 def _counts_of_ways(values: list[Array], found: list[Array]) -> dict[int, int]:
-    """Return how many bytes have each bit length, without those of runs."""
+    """Return how many bytes have each bit length; bytes that stand for runs do not count."""
     out = dict.fromkeys(range(MANY_LENGTH + 1), 0)
     for core, written in zip(values, found, strict=True):
         lengths = np.bincount(LENGTHS[core], minlength=MANY_LENGTH + 1).tolist()
@@ -92,11 +92,11 @@ def _counts_of_ways(values: list[Array], found: list[Array]) -> dict[int, int]:
 
 
 def _symbols(counts: dict[int, int]) -> tuple[int, ...]:
-    """Return the symbol map: bit lengths from the most frequent to the rarest.
+    """Return the symbol map: bit lengths from the most frequent to the rarest, by the counts of all
+    bytes of all streams.
 
-    The swaps decide between equal counts: so the vendor's one known map without zero runs has them
-    (PID 0x9F), whose counts are those of all bytes of all streams.
-    """
+    The swaps decide between equal counts, as in the only map without zero runs that is known of the
+    vendor (PID 0x9F)."""
     out = sorted(counts)
     for place in range(len(out)):
         for other in range(place + 1, len(out)):

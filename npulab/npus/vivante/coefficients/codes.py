@@ -143,8 +143,8 @@ def flush_codes(free: int) -> int:
 
 
 def refuse_coding(content: Coefficients, geometry: Geometry) -> None:
-    """Raise ValueError if symbols, table or ways to write bytes are not those that the Huffman
-    format has; no symbols at all leave the choice to the encoder of the vendor's dialect."""
+    """Raise ValueError if the Huffman format does not have the symbols, the table or the ways to
+    write bytes. Without symbols, the encoder of the vendor's dialect chooses them."""
     c, g = content, geometry
     if c.runs and (len(c.runs) != 1 + TABLE_BYTES or c.runs[0] not in TABLE_SIZES):
         raise ValueError(

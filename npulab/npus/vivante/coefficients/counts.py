@@ -57,8 +57,7 @@ def count_items(data: bytes, at: int, groups: list[Segments], zrl: int) -> list[
     """Return the number of items in each segment from bit ``at``, or None if they go past the end
     of ``data``.
 
-    A segment's last item is the one with which its weights are complete, or too many.
-    """
+    The last item of a segment is the item with which its weights are complete, or too many."""
     out = list[int]()
     for part in groups:
         count = _count_short
@@ -108,7 +107,7 @@ def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[i
             return None
         done, base = len(out), at // 8
         bits = 8 * min(len(data) - base, CHUNK, part.most // 8 + 1)
-        # Only these segments can begin in this chunk: those after them are too far even with the
+        # Only these segments can begin in this chunk: later segments are too far even with the
         # fewest bits.
         begin = slice(done, int(np.searchsorted(part.ahead, part.ahead[done] + bits)))
         runs = _runs(data[base:], bits + 2 * longest * width, zrl)

@@ -308,7 +308,7 @@ def refuse_reaches(reaches: Sequence[int], geometry: Geometry, core: int, at: in
 
 
 class _Values:
-    """Turns tokens into bytes and refuses impossible ones."""
+    """Turns tokens into bytes, and refuses bytes that the geometry rules out."""
 
     def __init__(self, geometry: Geometry, core: int, coding: Coding) -> None:
         self.zero, self.core, self.coding = geometry.zero_point, core, coding

@@ -157,9 +157,8 @@ def _tables(symbols: tuple[int, ...], size: int = 0) -> _Tables:
 def _stream(
     data: bytes, bits: int, coding: Coding, geometry: Geometry, core: int, fast: bool
 ) -> Stream | None:
-    """Return a stream, or None if its last step does not end at bit ``bits``, its last codes are
-    not those of a flush, or zero runs stand for too many or too few weights.
-    """
+    """Return a stream, or None if its last step does not end at bit ``bits``, its last codes are no
+    flush, or zero runs stand for too many or too few weights."""
     steps, flushes = huffman.pairs_of(geometry, core) + DELAY, {huffman.flush_of(geometry, core)}
     tables = _tables(coding.symbols, len(coding.entries))
     if coding.entries:
@@ -185,8 +184,8 @@ def _stream(
 def _read_fast(
     data: bytes, bits: int, tables: _Tables, steps: int, flushes: set[int]
 ) -> Stream | None:
-    """Return what ``_read`` returns, by compiled loops; with one flush that is allowed, ``steps``
-    are all steps."""
+    """Return what ``_read`` returns, by compiled loops. If only one flush is allowed, ``steps`` is
+    the number of steps, not only a bound."""
     from npulab.npus.vivante.coefficients import loops
 
     words, (flush, *others) = buffers.words_of(data), flushes

@@ -189,9 +189,8 @@ def packed(
 
 
 def _gaps(weights: Array, order: Order) -> tuple[Array, Array]:
-    """Return the numbers of the weights that end an item at any zero-run width, and how many
-    weights lie from one to the next.
-    """
+    """Return the numbers of the weights that end an item at any zero-run width, and the distance of
+    each from the number before it."""
     stop = weights != order.geometry.zero_point
     stop[order.breaks - 1] = True
     ends = np.flatnonzero(stop)
@@ -201,9 +200,8 @@ def _gaps(weights: Array, order: Order) -> tuple[Array, Array]:
 def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> int:
     """Return the zero-run width that the driver picks; 0 for pointwise layers.
 
-    The driver tries widths from the widest down and stops when the total of 32-bit words grows; it
-    takes the width with the smallest total, of equal ones the narrowest.
-    """
+    The driver tries widths from the widest down and stops when the total of 32-bit words grows. It
+    takes the width with the smallest total; of widths with equal totals, the narrowest."""
     g = geometry
     if g.kernel_h == g.kernel_w == 1:
         return 0
@@ -285,9 +283,8 @@ def _split(data: bytes, stops: list[int], order: Order) -> Streams | None:
 
 
 def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> Streams | None:
-    """Return weights and words as ``_split`` does, but of streams with runs, whose counts of zeros
-    are all of one width.
-    """
+    """Return weights and words as ``_split`` does, but of streams with zero runs; all streams have
+    one zero-run width."""
     zrl = data[0]
     width, streams = zrl + WEIGHT_BITS, [data[start:stop] for start, stop in pairwise(stops)]
     if any(2**zrl * (8 * len(stream) // width) < order.length for stream in streams):

@@ -89,9 +89,8 @@ def encode(content: Coefficients, geometry: Geometry) -> bytes:
 
 
 def choose_zrl(content: Coefficients, geometry: Geometry, widest: int) -> int:
-    """Return the zero-run width that the vendor picks: the one whose streams, filled up, have the
-    fewest bytes; of equal ones the narrowest. It is 0 for kernels of one plane.
-    """
+    """Return the zero-run width that the vendor picks: the width whose streams, filled up, have the
+    fewest bytes; of widths with equal sizes, the narrowest. It is 0 for kernels of one plane."""
     if geometry.planes == 1:
         return 0
     c = _by_place(content)
@@ -107,13 +106,12 @@ def choose_zrl(content: Coefficients, geometry: Geometry, widest: int) -> int:
 
 
 def choose_channels(weights: Array, geometry: Geometry) -> tuple[int, ...]:
-    """Return the channels in the order in which the vendor gives their kernels to the cores; none
-    if it is their own.
+    """Return the channels in the order in which the vendor gives their kernels to the cores; () if
+    that is the order of the channels.
 
-    Kernels that are uneven are dealt by their number of weights that are not the zero point, the
-    fewest first: one to each core, then one to each core from the last core back, and so on. A
-    core has its kernels in the order of their channels.
-    """
+    The vendor deals uneven kernels to the cores by their number of weights that are not the zero
+    point, the fewest first: a kernel to each core, then a kernel to each core from the last core
+    back, and so on. A core has its kernels in the order of their channels."""
     g = geometry
     counts = np.count_nonzero(weights != g.zero_point, axis=(1, 2, 3))
     if g.superblocks > 1 or np.ptp(counts) < UNEVEN:
@@ -157,7 +155,7 @@ def decode(buffer: bytes, geometry: Geometry) -> Coefficients | None:
 
 
 def _by_output(content: Coefficients, geometry: Geometry) -> Coefficients:
-    """Return content in the order of the stream in that of the output channels."""
+    """Return content in the order of the output channels instead of the stream."""
     c = content
     channels = buffers.channels_of(c.offsets, geometry)
     if not channels:

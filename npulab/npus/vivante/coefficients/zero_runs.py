@@ -144,10 +144,8 @@ def plan(entries: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def choose_entries(lengths: Array, count: int) -> list[int]:
-    """Return at most ``count`` runs that write segments of zeros with few bytes.
-
-    ``lengths`` are those of the segments. Run by run, the one is taken that saves most.
-    """
+    """Return at most ``count`` runs that write segments of zeros with few bytes; ``lengths`` are
+    the lengths of the segments. Each step takes the run that saves most."""
     often = np.bincount(lengths, minlength=LONGEST + 1)
     every = np.arange(LONGEST + 1)
     cost, out = AS_IT_IS_COST * every, list[int]()

@@ -103,9 +103,8 @@ def is_nb(data: bytes) -> bool:
 def read(data: bytes) -> Graph:
     """Read a file from its bytes.
 
-    Raises ValueError with section and byte for a file of another version, for one that is cut
-    short, and for sections, tables and items that lie outside of it or overlap.
-    """
+    Raises ValueError with section and byte for a file of another version, for a file that is cut
+    short, and for sections, tables and items that lie outside of it or overlap."""
     head = _record(data, "header", 0)
     refuse_if(
         head["version"] != VERSION,

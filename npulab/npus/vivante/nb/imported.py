@@ -102,10 +102,10 @@ def read(path: Path) -> dict[str, Capture]:
 def capture_of(graph: Graph, name: str, source: str = "") -> Capture:
     """Return the capture of a graph.
 
-    The coefficients of a file's only NN job are the buffer ``coefficients``. Those of several are
-    in ``coef_data``: the table ``coefficient_entries`` of the parameters says where those of each
-    job lie. Raises ValueError for numbers that lead to no record.
-    """
+    The coefficients of a file's only NN job are the buffer ``coefficients``. If a file has several
+    NN jobs, the buffer ``coef_data`` has all coefficients, and the table ``coefficient_entries`` of
+    the parameters says where the coefficients of each job lie. Raises ValueError for numbers that
+    lead to no record."""
     chip = chip_of(graph)
     registers = maps(chip)
     operations = list(_operations(graph))
@@ -172,9 +172,8 @@ def split(capture: Capture) -> list[Capture]:
     """Return a capture for each layer of a network: its jobs in order, and the coefficients if it
     has one NN job.
 
-    The names are the capture's with the number of the layer. A capture of another kind, and one of
-    a single layer, is returned as it is.
-    """
+    The names are the capture's with the number of the layer. A capture of another kind, or of a
+    single layer, is returned as it is."""
     rows = capture.parameters.get(OPERATIONS, ())
     layers: dict[int, list[int]] = {}
     for row in rows:
@@ -289,8 +288,8 @@ def _jobs(
 ) -> tuple[list[Job], list[range]]:
     """Return the jobs in order, and the numbers of each operation's jobs.
 
-    The states of the start-up come before those of the first job, as the driver sends them.
-    """
+    The states of the start-up stand before the states of the first job, as the driver sends
+    them."""
     names = [_name(row["name"]) for row in graph.records["layer_info"]]
     begun: States = []
     jobs: list[Job] = []
@@ -331,8 +330,8 @@ def _instructions(
     label: str,
     start: Job | None,
 ) -> Iterator[Job]:
-    """Yield the jobs of an operation: one, or one for each TP core that its instruction has words
-    for. ``start`` are its states, with which the first job starts."""
+    """Yield the jobs of an operation: a single job, or a job for each TP core that its instruction
+    has words for. ``start`` are the operation's states, with which the first job starts."""
     block = operation.block
     if block == OTHER:
         yield Job(OTHER, np.array(operation.record), start=start, label=label)
