@@ -113,31 +113,12 @@ def _plain_sums(
     streams = _streams(buffer, v, chip["nn_cores"])
     for core, (reader, size) in enumerate(streams):
         start = reader.position
-        if device_vendor.is_vendors(v):
-            yield from _vendors_kernels(reader, image, v, chip["zrl_bits"])
-        else:
-            yield from _kernels(reader, core, len(streams), image, v, chip["zrl_bits"])
+        yield from _kernels(reader, core, len(streams), image, v, chip["zrl_bits"])
         used = (reader.position - start + 7) // 8
         if up(used, STREAM_ALIGN) != size:
             raise Hang(
                 f"a core waits for {size} bytes of coefficients, its stream ends after {used}"
             )
-
-
-def _vendors_kernels(
-    reader: BitReader,
-    image: Array,
-    v: Values,
-    widest_run: int,
-) -> Iterator[tuple[int, Array, int]]:
-    """Yield (channel, accumulators, output offset) of each kernel in one core's stream of the
-    vendor, whose channel is where its output lies."""
-    plane = v["out_image_y_stride"] * v["out_image_x_stride"]
-    try:
-        for sums, offset in device_vendor.kernels(reader, image, v, widest_run):
-            yield offset // plane, sums, offset
-    except EOFError as error:
-        raise Hang(f"a stream of coefficients overruns: {error}") from None
 
 
 def _huffman_sums(
@@ -240,19 +221,28 @@ def _kernels(
     v: Values,
     widest_run: int,
 ) -> list[tuple[int, Array, int]]:
-    """Return (channel, accumulators, output offset) of each kernel in one core's stream."""
+    """Return (channel, accumulators, output offset) of each kernel in one core's stream.
+
+    The channel of the vendor's kernels is where their output lies.
+    """
     out: list[tuple[int, Array, int]] = []
+    vendor = device_vendor.is_vendors(v)
+    plane = v["out_image_y_stride"] * v["out_image_x_stride"]
     try:
         run_bits, kernels = reader.read(8), reader.read(16)
         if run_bits > widest_run:
             raise Hang(f"a stream has zero-run width {run_bits}, the chip has at most {widest_run}")
+        weights = _Weights(reader, run_bits, v["coef_zero_point"], vendor)
         resident, done = v["kernels_per_core"], 0
         while kernels > done:
             # The superblocks before the last are full.
             share = min(resident, kernels - done)
             first = core * share + done * used
-            block = _superblock(reader, run_bits, share, kernels - done <= resident, image, v)
-            out += [(first + k, *kernel) for k, kernel in enumerate(block)]
+            block = _superblock(weights, share, kernels - done <= resident, image, v)
+            for channel, (sums, offset) in enumerate(block, first):
+                if vendor:
+                    channel = offset // plane
+                out.append((channel, sums, offset))
             done += share
     except EOFError as error:
         raise Hang(f"a stream of coefficients overruns: {error}") from None
@@ -260,8 +250,7 @@ def _kernels(
 
 
 def _superblock(
-    reader: BitReader,
-    run_bits: int,
+    weights: _Weights,
     share: int,
     last: bool,
     image: Array,
@@ -275,22 +264,22 @@ def _superblock(
     height, width = v["out_image_y_size"], v["out_image_x_size"]
     sums = [np.zeros((height, width), np.int64) for _ in range(share)]
     offsets = [0] * share
-    weights = _Weights(reader, run_bits, v["coef_zero_point"])
     at_once = 1
-    if kernel_h == kernel_w == 1 and v["out_image_z_size"] > 8:
+    if kernel_h == kernel_w == 1 and v["out_image_z_size"] > 8 and not weights.vendor:
         at_once = 6
+    cells = _cells(kernel_h, kernel_w, planes, v, weights.vendor)
     for first in range(0, planes, at_once):
         group = range(first, min(first + at_once, planes))
         for k in range(share):
             for plane in group:
-                for row, column in _cells(kernel_h, kernel_w, planes, v):
+                for row, column in cells:
                     weight = weights.next() - v["coef_zero_point"]
                     sums[k] += weight * image[plane, row : row + height, column : column + width]
                     if plane == row == column == 0:
-                        sums[k] += weights.word(signed=True)
+                        sums[k] += weights.bias()
             if group[-1] == planes - 1:
-                offsets[k] = weights.word(signed=False)
-        if last and planes > 1 and at_once == 1:
+                offsets[k] = weights.offset()
+        if last and planes > 1 and at_once == 1 and not weights.vendor:
             weights.stop()
     if last:
         weights.stop()
@@ -302,14 +291,15 @@ def _cells(
     kernel_w: int,
     planes: int,
     v: Values,
+    vendor: bool,
 ) -> list[tuple[int, int]]:
     """Return (row, column) of each cell in stream order.
 
-    In a wide kernel two rows come together: the first three columns of both, then the other columns
-    of both.
+    In a wide kernel of Mesa two rows come together: the first three columns of both, then the other
+    columns of both.
     """
     wide = kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL)
-    if not wide:
+    if vendor or not wide:
         return [*product(range(kernel_h), range(kernel_w))]
     out: list[tuple[int, int]] = []
     for top in range(0, kernel_h, 2):
@@ -320,25 +310,34 @@ def _cells(
 
 
 class _Weights:
-    """Reads a stream weight by weight; a zero run is handed out as that many zero points."""
+    """Reads a stream weight by weight; a zero run is handed out as that many zero points. A run of
+    the vendor may go on over one bias."""
 
-    def __init__(self, reader: BitReader, run_bits: int, zero: int) -> None:
-        self.reader, self.run_bits, self.zero = reader, run_bits, zero
-        # The rest of the last item in reverse: its literal, then zero points.
+    def __init__(self, reader: BitReader, run_bits: int, zero: int, vendor: bool) -> None:
+        self.reader, self.run_bits, self.zero, self.vendor = reader, run_bits, zero, vendor
+        # The rest of the last item in reverse: its literal, then zero points; and the biases since
+        # the item was read.
         self.held: list[int] = []
+        self.biases = 0
 
     def next(self) -> int:
         if not self.held:
             run = self.reader.read(self.run_bits)
             self.held = [self.reader.read(8)] + [self.zero] * run
+            self.biases = 0
         return self.held.pop()
 
-    def word(self, signed: bool) -> int:
+    def bias(self) -> int:
+        if self.vendor:
+            hang_if(self.biases and self.held, "a run of zero points goes over two biases")
+            self.biases += 1
+        else:
+            self.stop()
+        return wrapped(self.reader.read(32))
+
+    def offset(self) -> int:
         self.stop()
-        value = self.reader.read(32)
-        if signed:
-            return wrapped(value)
-        return value
+        return self.reader.read(32)
 
     def stop(self) -> None:
         hang_if(self.held, "a run of zero points goes past the end of its kernel")
