@@ -304,6 +304,12 @@ class Taps:
     after: int
     dilation: int = 1
 
+    @classmethod
+    def of(cls, course: pool_stream.Course) -> Taps:
+        """Return the window of PDP along an axis."""
+        _, *numbers = astuple(course)
+        return cls(*numbers)
+
     @property
     def needed(self) -> int:
         """The border after the input that the windows reach."""
@@ -357,7 +363,7 @@ def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
     shape = v.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
     out = v.shape("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}")
     kernel = v.pair("PDP.D_POOLING_KERNEL_CFG.KERNEL_{}")
-    rows, columns = [Taps(*astuple(course)[1:]) for course in pool_stream.courses(v)]
+    rows, columns = map(Taps.of, pool_stream.courses(v))
     stride = rows.stated_stride(), columns.stated_stride()
     padding = rows.border(), columns.border()
     if kind == "average":

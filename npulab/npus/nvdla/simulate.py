@@ -186,7 +186,8 @@ def _started(v: Fields) -> set[str]:
 
 def _refuse_others(units: set[str]) -> None:
     """Raise Unsupported for units that are not covered."""
-    if others := sorted(units - {*RUN}):
+    others = sorted(units - {*RUN})
+    if others:
         raise Unsupported(f"units: got {', '.join(others)}, covered are {', '.join(RUN)}")
 
 
