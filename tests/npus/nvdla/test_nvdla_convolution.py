@@ -698,6 +698,7 @@ def image_job(
     return values, memory, want
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("form", WHOLE, ids=lambda form: form.name)
 def test_jobs_over_images(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(form.raw)

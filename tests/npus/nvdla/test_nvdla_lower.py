@@ -126,6 +126,7 @@ def test_thousand_layers_come_back() -> None:
         agrees(n)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("chip", CHIPS)
 def test_every_chip_takes_every_kind(chip: str) -> None:
     for n in range(len(KINDS)):
@@ -525,14 +526,14 @@ def test_pooling_states_the_padding_that_windows_reach() -> None:
 
 def test_two_convolutions_in_a_row_are_both_right() -> None:
     captures = []
-    for n in range(0, 400, 8):
+    for n in range(0, 400, 16):
         layer, x = random_layer(n)
         if isinstance(layer, Conv2D):
             capture = Simulated().record(lower(layer, "nv_small", x))
             used = layer.weights.size
             assert unwritten(capture)["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] == -(-used // 8) * 8
             captures.append(capture)
-    assert len(captures) > 20
+    assert len(captures) > 10
     for first, second in pairwise(captures):
         for run, capture in zip(NVDLA.simulate([first, second]), (first, second), strict=True):
             assert run.output == capture.buffers["output"], capture.name
