@@ -25,6 +25,7 @@ from npulab.support.files import opened
 GZIPPED = ".gz"
 CHUNK = 2**16  # bytes of text that are read at a time
 MOST_TEXT = 2**28
+MOST_NAME = 255  # most bytes of the name of a file, as file systems have it
 # An image is kept as its runs alone if it reaches further than both MOST_BYTES and PER_TEXT times
 # the bytes of its text.
 MOST_BYTES, PER_TEXT = 2**25, 4
@@ -88,11 +89,13 @@ class Image:
 def image_file(folder: Path, name: str) -> Path:
     """Return the file of that name, or of that name with ``.gz`` at its end.
 
-    Raises ValueError for a name that is not plain, and if neither file exists.
+    Raises ValueError for a name that is not plain or too long, and if neither file exists.
     """
-    if not name or name != Path(name).name or "\\" in name or "\0" in name or name in (".", ".."):
+    plain = name == Path(name).name and "\\" not in name and "\0" not in name
+    if not plain or name in ("", ".", "..") or len((name + GZIPPED).encode()) > MOST_NAME:
         raise ValueError(
-            f"got file {name!r}, allowed is the plain name of a file next to the trace"
+            f"got file {name!r}, allowed is the plain name of a file next to the trace, of at "
+            f"most {MOST_NAME} bytes with {GZIPPED!r}"
         )
     for path in (folder / name, folder / (name + GZIPPED)):
         if path.is_file():

@@ -803,6 +803,7 @@ pri_mem, 0x100, 0x20 | dram, 0x100, 0x20 | line 1: got memory 'dram', allowed ar
 0x100, 0x20 | 0xfffffffffff0, 0x20 | line 1: got size 0x20 at address 0xfffffffffff0, allowed is 1 to 0x10
 "a.dat" | "b.dat" | line 2: got file 'b.dat', which is not next to the trace, nor is 'b.dat.gz'
 "a.dat" | "../case/a.dat" | line 2: got file '../case/a.dat', allowed is the plain name of a file
+"a.dat" | "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" | next to the trace, of at most 255 bytes
 "a.dat" | a.dat | line 2: got file 'a.dat', allowed is a name in quotes
 0x100, 4, 0x0 | 0x100, 33, 0x0 | line 9: got a check of 0x21 bytes at 0x100, past the end of the memory there
 0x100, 4, 0x0 | 0x100, 4, 0x | line 9: got CRC '0x'
