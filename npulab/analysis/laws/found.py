@@ -61,6 +61,8 @@ from npulab.support.text import part_said
 if TYPE_CHECKING:
     import pandas as pd
 PREDICTED = 4096  # most layers that a worker predicts at once
+# word, bit, reason, detail, and the probe (a row of ``Laws._probes``) whose capture would settle it
+OpenBit = tuple[int, int, str, str, int]
 
 
 def find_laws(
@@ -845,7 +847,21 @@ class Laws:
         it, by mutual information) and the capture that would settle it, where one is known."""
         from npulab.registers.shown import Table as Shown
 
-        layers, status = self._probes, self.status
+        places = sorted((*self._doubted(), *self._lawless()), key=lambda place: place[:2])
+        bits = bits_of(self.words)
+        captured = [bits[:, word, bit] for word, bit, *_ in places]
+        related = []
+        if captured:
+            related = best_related(np.stack(captured, 1), self.parameters, 3)
+        rows = []
+        for (word, bit, reason, detail, probe), names in zip(places, related, strict=True):
+            shown = ", ".join(f"{name} ({value:.2f})" for name, value in names)
+            capture = _capture(self._probes, probe)
+            rows.append((word, bit, reason, self.naming.said(detail), shown, capture))
+        return Shown(rows, columns=["word", "bit", "reason", "detail", "related", "capture"])
+
+    def _doubted(self) -> Iterator[OpenBit]:
+        """Yield the bits of laws that are not proved on every probe, with the strongest doubt."""
         asked, belief = self._probed
         unsure = belief.unsure()
         strongest: dict[str, tuple[float, str, str, int]] = {}
@@ -853,51 +869,34 @@ class Laws:
             mass = np.where(unsure[doubt.solved.name], doubt.mass, 0)
             strength = float(mass.sum())
             if strength > strongest.get(doubt.solved.name, (0.0,))[0]:
-                row = int(np.flatnonzero(mass)[-1])
-                strongest[doubt.solved.name] = strength, doubt.reason, doubt.detail, row
-        places = []
+                probe = int(np.flatnonzero(mass)[-1])
+                strongest[doubt.solved.name] = strength, doubt.reason, doubt.detail, probe
         for solved in self._findings.ready:
-            if solved.name in strongest:
-                _, reason, detail, row = strongest[solved.name]
-                places += [
-                    (word, bit, reason, detail, _capture(layers, row))
-                    for word, bit in solved.positions
-                    if status[word, bit] in ("law", "rivals")
-                ]
-        stuck: dict[tuple[int, int], Solved] = {}
-        for solved in self._findings.stuck:
-            stuck |= dict.fromkeys(solved.positions, solved)
-        # the layers after the captures: one for each open bit
-        made = range(len(self.parameters), len(layers))
-        lone = np.argwhere(status == "open")
-        near = flags(
-            bits_of(self.words)[:, lone[:, 0], lone[:, 1]].T.astype(bool), self._table.integers
-        )
-        said = {place: f"nearly: {text}" for place, text in self._nearly.items()}
-        known: dict[tuple[int, int], str] = {}
+            if solved.name not in strongest:
+                continue
+            for word, bit in solved.positions:
+                if self.status[word, bit] in ("law", "rivals"):
+                    yield (word, bit, *strongest[solved.name][1:])
+
+    def _lawless(self) -> Iterator[OpenBit]:
+        """Yield the bits without a law, with what nearly fits them or what they look like."""
+        lone = np.argwhere(self.status == "open")
+        bits = bits_of(self.words)[:, lone[:, 0], lone[:, 1]].T.astype(bool)
+        near = flags(bits, self._table.integers)
         columns = {**self._table.integers, **self._table.reals}
-        said |= proposals(self.words, columns, bits_of(self._open[None])[0] == 1)
-        for place, text in said.items():
+        texts = {place: f"nearly: {text}" for place, text in self._nearly.items()}
+        texts |= proposals(self.words, columns, bits_of(self._open[None])[0] == 1)
+        for solved in self._findings.stuck:
+            # a law that reads an open field says more than other texts, so it comes last
+            texts[solved] = f"follows from fields without a law: {solved}"
+        known: dict[tuple[int, int], str] = {}
+        for place, text in texts.items():
             known |= dict.fromkeys(place.positions, text)
+        # the probes after the captures: one for each open bit
+        first, drawn = len(self.parameters), len(self._probes) - len(self.parameters)
         for number, ((word, bit), flag) in enumerate(zip(lone.tolist(), near, strict=True)):
-            reader = stuck.get((word, bit))
-            if reader:
-                detail = f"follows from fields without a law: {reader}"
-            else:
-                detail = known.get((word, bit)) or flag or "no law of the library fits"
-            places.append((word, bit, "no law", detail, _capture(layers, made[number % len(made)])))
-        places = [(*place[:3], self.naming.said(place[3]), place[4]) for place in places]
-        places.sort(key=lambda place: place[:2])
-        bits = bits_of(self.words)
-        captured = [bits[:, word, bit] for word, bit, *_ in places]
-        related = []
-        if captured:
-            related = best_related(np.stack(captured, 1), self.parameters, 3)
-        rows = [
-            (*place[:4], ", ".join(f"{name} ({value:.2f})" for name, value in names), place[4])
-            for place, names in zip(places, related, strict=True)
-        ]
-        return Shown(rows, columns=["word", "bit", "reason", "detail", "related", "capture"])
+            detail = known.get((word, bit)) or flag or "no law of the library fits"
+            yield word, bit, "no law", detail, first + number % drawn
 
     def next_captures(
         self,
