@@ -4,17 +4,17 @@ another device computes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy import ndarray as Array
 
 from npulab.analysis.compared import (
     OUTPUT,
+    counted,
     never_written,
     outputs_of,
     rest_left,
@@ -28,7 +28,7 @@ from npulab.captures.target import Run, Unsupported, place_of
 from npulab.support.answers import Answer, Part, Table, compared_rows
 from npulab.support.processes import NotRun, Stopped
 from npulab.support.refuse import reason
-from npulab.support.text import Row, plural
+from npulab.support.text import Row
 
 EQUAL, DIFFERS, PARTLY = "equal", "differs", "partly compared"
 ONE_VALUE, NOTHING, NOT_COVERED = "one value", "nothing to compare", "not covered"
@@ -40,6 +40,24 @@ COLUMNS = (
     "provenance",
     "compared",
     "mismatches",
+    "verdict",
+    "reason",
+)
+
+
+# the members of ``DeviceCheck`` that its record has
+RECORDED = (
+    "case",
+    "target",
+    "provenance",
+    "simulated",
+    "device",
+    "against",
+    "against_simulated",
+    "compared",
+    "mismatches",
+    "first",
+    "unit",
     "verdict",
     "reason",
 )
@@ -79,6 +97,7 @@ class DeviceCheck:
     mismatches: int = 0
     first: int | None = None
     reason: str = ""
+    unit: ClassVar[str] = "byte"
 
     @property
     def ok(self) -> bool:
@@ -86,23 +105,7 @@ class DeviceCheck:
         return self.verdict not in WRONG
 
     def records(self) -> list[Row]:
-        return [
-            {
-                "case": self.case,
-                "target": self.target,
-                "provenance": self.provenance,
-                "simulated": self.simulated,
-                "device": self.device,
-                "against": self.against,
-                "against_simulated": self.against_simulated,
-                "compared": self.compared,
-                "mismatches": self.mismatches,
-                "first": self.first,
-                "unit": "byte",
-                "verdict": self.verdict,
-                "reason": self.reason,
-            }
-        ]
+        return [{name: getattr(self, name) for name in RECORDED}]
 
     def __repr__(self) -> str:
         parts = [self.verdict]
@@ -144,22 +147,11 @@ class DeviceChecks(Answer):
         return f"DeviceChecks({self._sentence()})"
 
     def _sentence(self) -> str:
-        text = plural(len(self.results), "capture")
+        sides = ""
         if self.results:
-            text += f" {_sides_in_words(self.results[0])}"
-        bad = sum(not result.ok for result in self.results)
-        differ = "differ or fail"
-        if bad == 1:
-            differ = "differs or fails"
-        text += f", {bad} {differ}"
-        if self.unreadable:
-            text += f", {self.unreadable} unreadable"
-        if self.left:
-            text += f", {self.left} not run"
-        counts = Counter(result.verdict for result in self.results)
-        if counts:
-            text += f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})"
-        return text
+            sides = f" {_sides_in_words(self.results[0])}"
+        others = {"unreadable": self.unreadable, "not run": self.left}
+        return counted(self.results, sides, ("differs or fails", "differ or fail"), others)
 
 
 def _sides_in_words(result: DeviceCheck) -> str:

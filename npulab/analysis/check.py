@@ -70,6 +70,27 @@ WRITES, ORDER = "(writes)", "(order)"
 JOB = "(job)"
 
 
+# the members of ``Comparison`` that its record has; some are there in another form
+RECORDED = (
+    "case",
+    "target",
+    "words",
+    "coefficients",
+    "compared",
+    "outputs",
+    "mismatches",
+    "verdict",
+    "simulated",
+    "reason",
+    "predicted",
+    "unit",
+    "claims",
+    "claims_wrong",
+    "provenance",
+    "fill",
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """How far a capture agrees with our understanding of its NPU.
@@ -166,29 +187,12 @@ class Comparison:
         return self.case
 
     def records(self) -> list[Row]:
-        coefficients = "not read"
-        if not self.refused:
-            coefficients = _equality(self.coefficients)
-        return [
-            {
-                "case": self.case,
-                "target": self.target,
-                "words": _equality(self.words),
-                "coefficients": coefficients,
-                "compared": self.compared,
-                "outputs": self.outputs,
-                "mismatches": self.mismatches,
-                "verdict": self.verdict,
-                "simulated": self.simulated,
-                "reason": self.reason,
-                "predicted": self.shown,
-                "unit": self.unit,
-                "claims": len(self.claims),
-                "claims_wrong": self.claims_wrong,
-                "provenance": self.provenance,
-                "fill": self.fill,
-            }
-        ]
+        row = {name: getattr(self, name) for name in RECORDED}
+        row |= {"words": _equality(self.words), "coefficients": _equality(self.coefficients)}
+        row |= {"predicted": self.shown, "claims": len(self.claims)}
+        if self.refused:
+            row["coefficients"] = "not read"
+        return [row]
 
     def __str__(self) -> str:
         lines = []

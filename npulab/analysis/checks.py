@@ -4,20 +4,20 @@ explanations if asked for.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
 from npulab.analysis.check import Comparison, check
+from npulab.analysis.compared import counted
 from npulab.analysis.mismatch.hypotheses import hypotheses, summary_lines
 from npulab.analysis.mismatch.summary import where
 from npulab.captures.capture import Capture
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.executors import Workers, ordered
 from npulab.support.late import pd
-from npulab.support.text import Row, indented, plural, rows_of
+from npulab.support.text import Row, indented, rows_of
 
 COLUMNS = (
     "case",
@@ -86,20 +86,9 @@ class Checks(Answer):
         return f"Checks({self._sentence()})"
 
     def _sentence(self) -> str:
-        counts = Counter(result.verdict for result in self.results)
-        bad = sum(not result.ok for result in self.results)
-        open_ = sum(not result.complete for result in self.results)
-        differ = "differ"
-        if bad == 1:
-            differ = "differs"
-        text = f"{plural(len(self.results), 'capture')}, {bad} {differ}"
-        if open_:
-            text += f", {open_} with nothing or not all compared"
-        if self.unreadable:
-            text += f", {self.unreadable} unreadable"
-        if counts:
-            text += f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})"
-        return text
+        unlike = sum(not result.complete for result in self.results)
+        others = {"with nothing or not all compared": unlike, "unreadable": self.unreadable}
+        return counted(self.results, "", ("differs", "differ"), others)
 
 
 def check_all(

@@ -1,13 +1,14 @@
-"""How much of a recorded output was compared, and how far equal outputs prove that a job wrote
-them."""
+"""How much of a recorded output was compared, how far equal outputs prove that a job wrote them,
+and the sentence that counts the results of many captures."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy import ndarray as Array
@@ -286,3 +287,23 @@ def one_value(captured: Array, unwritten: Sequence[Array], zero_point: int | Non
 def never_written(data: bytes) -> bool:
     """True if all bytes are equal to one byte of ``FRESH``, as in memory that no job wrote."""
     return len(set(data)) == 1 and data[0] in FRESH
+
+
+def counted(
+    results: Sequence[Any], sides: str, differ: tuple[str, str], others: Mapping[str, int]
+) -> str:
+    """Return a sentence that counts results by verdict: how many captures there are, how many of
+    them differ (``differ`` are the verbs of one and of several), and how many are what each text
+    of ``others`` says; ``sides`` says what was compared.
+    """
+    bad = sum(not result.ok for result in results)
+    text = f"{plural(len(results), 'capture')}{sides}, {bad} {differ[bad != 1]}"
+    for said, count in others.items():
+        if count:
+            text += f", {count} {said}"
+    verdicts = []
+    for verdict, count in Counter(result.verdict for result in results).items():
+        verdicts.append(f"{count} {verdict}")
+    if verdicts:
+        text += f" ({', '.join(verdicts)})"
+    return text

@@ -212,9 +212,8 @@ class Piece:
     bits: Array
     bound: int
     moved: int = 0
-    alike: bool = (
-        False  # the piece that this one is a half of moved the same outputs as each of its halves
-    )
+    # True if the piece that was halved to make this one moved the same outputs as both halves
+    alike: bool = False
 
 
 class Evidence:
@@ -234,15 +233,12 @@ class Evidence:
         self.certain = np.ones(self.count, bool)
         # bits that moved an output together with other bits, and none alone
         self.together = np.zeros(self.count, bool)
-        self.fragile = np.zeros(
-            self.count, bool
-        )  # bits that hung the device together with other bits, not alone
-        self.sets: list[
-            tuple[int, ...]
-        ] = []  # sets of bits that move an output at once, and none of them alone
-        self.hanging: list[
-            tuple[int, ...]
-        ] = []  # sets of bits that hang the device at once, and none of them alone
+        # bits that hung the device together with other bits, not alone
+        self.fragile = np.zeros(self.count, bool)
+        # sets of bits that move an output at once, and none of them alone
+        self.sets: list[tuple[int, ...]] = []
+        # sets of bits that hang the device at once, and none of them alone
+        self.hanging: list[tuple[int, ...]] = []
         # (view, bits) of sets that moved something while no part of them did
         self.joint: list[tuple[int, Array]] = []
         self.views: list[View] = []

@@ -463,9 +463,8 @@ def set_apart(known: Evidence, number: int, bits: Array) -> None:
     if second:
         partner = before[second - 1]
         members = np.array([chosen, partner])
-        if (
-            second > 1
-        ):  # otherwise no bit lies before the partner: the two hang the device without further bits
+        # if no bit lies before the partner, the two hang the device without further bits
+        if second > 1:
             members = _hanging(known, number, np.append(before[:second], chosen), members)
         known.hanging.append(tuple(sorted(members.tolist())))
         # If all bits but the partner run, the partner is set apart instead, because it may hang the
