@@ -40,6 +40,11 @@ MAP = RegisterMap(
 )
 
 
+def at_length(*cases: str) -> list[Any]:
+    """Cases that take seconds each."""
+    return [pytest.param(case, marks=pytest.mark.long) for case in cases]
+
+
 def _values(capture: Capture) -> dict[str, Any]:
     job = capture.jobs[0]
     return MAP.decode(job.words) | {
@@ -161,15 +166,12 @@ def test_only_captures_are_taken() -> None:
         ignored_fields(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "case",
     [
-        "vivante/sim-3x3-stride2-relu",
         "nvdla/sim-average-pool",
-        "nvdla/sim-add",
         "onert/sim-uint8",
-        "ane/sim-add",
+        *at_length("vivante/sim-3x3-stride2-relu", "nvdla/sim-add", "ane/sim-add"),
     ],
 )
 def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str) -> None:
@@ -179,8 +181,7 @@ def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str)
     assert len(table) > 5  # and it does look
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("case", ["sim-1x1-relu", "sim-average-pool", "sim-add"])
+@pytest.mark.parametrize("case", ["sim-average-pool", *at_length("sim-1x1-relu", "sim-add")])
 def test_lift_looks_at_what_units_wait_for(case: str) -> None:
     table = ignored_fields(npulab.load(CAPTURES / "nvdla" / case))
     # where the output goes is no part of a layer
