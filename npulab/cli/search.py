@@ -7,10 +7,10 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from npulab.analysis.bisect import (
@@ -46,7 +46,7 @@ from npulab.cli.workers import has_workers, refuse_workers, workers_of
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
 from npulab.support.files import replace_file, write_file
-from npulab.support.refuse import reason, refusing
+from npulab.support.refuse import refusing
 from npulab.support.text import plural
 
 if TYPE_CHECKING:
@@ -289,8 +289,10 @@ def _laws_of(
 
 
 def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) -> int:
-    """Show the laws of several roles, one after another, and of how often captures have them."""
-    from npulab.analysis.laws.by_role import LawsOfRoles, OfRole
+    """Show the laws of several roles, and of how often captures have them: one role after another
+    in this process, or each searched by a worker.
+    """
+    from npulab.analysis.laws.by_role import Search, laws_of_roles
 
     for name in ("plan", "nuisance", "map"):
         if getattr(options, name):
@@ -298,59 +300,47 @@ def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) 
                 f"--{name}: got it for {plural(len(names), 'role')} ({', '.join(names)}), allowed "
                 "is one role, with --role"
             )
-    wanted = names
+    searched = list(names)
     if options.field:
-        wanted = _with_fields(options.field, known, names)
-    if has_workers(options):
-        return _laws_by_workers(options, known, wanted)
-    found = []
-    stopped = False
-    told: dict[str, None] = {}
-    with progress("step") as bar:
-        steps = count(1)
-        for name in [*wanted, PRESENCE]:
-            if name == PRESENCE and len(wanted) < len(known):
-                continue  # of a part of the roles, only the words are asked for
-            one = OfRole.of(known, name)
-            if one.sweep is not None and one.searchable and not stopped:
-                try:
-                    summary = _laws_of(options, one.sweep, bar, steps, told)
-                except ValueError as error:
-                    one = replace(one, reason=reason(error))
-                else:
-                    one = replace(one, summary=summary)
-                    stopped = summary.laws.stopped
-            found.append(one)
-    for text in told:
-        tell(text)
-    show(options, LawsOfRoles(known, tuple(found)))
-    return int(stopped)
-
-
-def _laws_by_workers(options: argparse.Namespace, known: Roles, wanted: list[str]) -> int:
-    """Show the laws of several roles, each searched by a worker."""
-    from npulab.analysis.laws.by_role import laws_of_roles
-
-    names = list(wanted)
-    if len(wanted) == len(known):
-        names.append(PRESENCE)  # of a part of the roles, only the words are asked for
-    with workers_of(options) as executor, progress("role") as bar:
-        found = laws_of_roles(
-            known,
-            names,
-            executor,
-            search=partial(_laws_and_told, options),
-            progress=lambda name, done, every: bar(done, every, name),
-        )
+        searched = _with_fields(options.field, known, names)
+    if len(searched) == len(known):
+        searched.append(PRESENCE)  # of a part of the roles, only the words are asked for
+    stop = Event()
+    unit = "role"
+    if not has_workers(options):
+        unit = "step"
+    with workers_of(options) as executor, progress(unit) as bar:
+        # a bar is moved from this process alone: for each step here, for each role of the workers
+        search: Search = partial(_laws_and_told, options)
+        moved: Any = partial(_move_by_role, bar)
+        if executor is None:
+            search = partial(_laws_and_told, options, bar=bar, steps=count(1), stop=stop)
+            moved = None
+        found = laws_of_roles(known, searched, executor, search=search, stop=stop, progress=moved)
     for text in dict.fromkeys(chain.from_iterable(one.told for one in found.found)):
         tell(text)
     show(options, found)
-    return 0
+    return int(stop.is_set())
 
 
-def _laws_and_told(options: argparse.Namespace, sweep: Sweep) -> tuple[Summary, tuple[str, ...]]:
+def _move_by_role(bar: Callable[..., None], name: str, done: int, every: int) -> None:
+    bar(done, every, name)
+
+
+def _laws_and_told(
+    options: argparse.Namespace,
+    sweep: Sweep,
+    bar: Callable[..., None] | None = None,
+    steps: Iterator[int] | None = None,
+    stop: Event | None = None,
+) -> tuple[Summary, tuple[str, ...]]:
+    """Return the laws of a sweep, and what is to be said on stderr; set ``stop`` if the search was
+    stopped.
+    """
     told: dict[str, None] = {}
-    found = _laws_of(options, sweep, _unshown, count(1), told)
+    found = _laws_of(options, sweep, bar or _unshown, steps or count(1), told)
+    if stop is not None and found.laws.stopped:
+        stop.set()
     return found, tuple(told)
 
 
