@@ -98,8 +98,8 @@ class Anchor:
 
 
 class Item:
-    """The base of everything that a section ``kind`` of the file has: its first value is its key
-    there, an id or a path.
+    """The base of the items of a section of the file, ``kind``; the first value of an item is its
+    key in the section, an id or a path.
 
     ``conflict`` of an item with an id has the ids of items that contradict it since a merge.
     """

@@ -84,8 +84,8 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
 
 
 def _chosen(was: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    """Return what stands of two versions, None for nothing, and the version that contradicts it,
-    None without a contradiction.
+    """Return the version of an item that stays, None if it is deleted, and the other version if
+    both sides changed the item, else None; ``was`` is the version that both sides began with.
     """
     if a == b or b == was:
         return a, None
