@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -202,15 +203,14 @@ def _shifted(pairs: Iterable[Pair], a: int, b: int) -> list[Pair]:
 
 def _side_by_side(of: _Streams) -> list[Pair]:
     pairs: list[Pair] = []
-    for number, (one, other) in enumerate(zip(of.a, of.b, strict=False)):
-        if _kind(one) == _kind(other):
+    for number, (one, other) in enumerate(zip_longest(of.a, of.b)):
+        if one and other and _kind(one) == _kind(other):
             pairs.append(Pair(number, number))
-        else:
-            pairs += [Pair(number, None), Pair(None, number)]
-    for row in range(len(of.b), len(of.a)):
-        pairs.append(Pair(row, None))
-    for column in range(len(of.a), len(of.b)):
-        pairs.append(Pair(None, column))
+            continue
+        if one:
+            pairs.append(Pair(number, None))
+        if other:
+            pairs.append(Pair(None, number))
     return pairs
 
 

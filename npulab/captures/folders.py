@@ -27,6 +27,7 @@ import numpy as np
 
 from npulab.captures.capture import COMMANDS, OUTPUT_TEXT, TEXTS, WORD, Capture, Job, Writes
 from npulab.captures.target import Target
+from npulab.support.refuse import near
 
 FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # keys of a job that format 1 knows
 FORMATS = (1, 2)  # a capture is format 2 if a job has keys that format 1 lacks
@@ -36,6 +37,13 @@ MANY_JOBS = 8  # fewest jobs whose words are in one file; captures of fewer keep
 LONGEST = 255  # most bytes of a file's name
 WIDE = "64"  # a key of ``PAIRS`` with this end names a file of 64-bit words
 DESCRIPTION = "capture.json"
+
+
+def need_there(path: Path) -> None:
+    """Raise FileNotFoundError for a path that does not exist, with the names near to it."""
+    if not path.exists():
+        beside = [sibling.name for sibling in path.parent.glob("*")]
+        raise FileNotFoundError(f"{path}: there is no such file or folder{near(path.name, beside)}")
 
 
 def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str, bytes]:

@@ -238,5 +238,7 @@ def _q(parameters: Mapping[str, float], name: str, dtype: str) -> QuantParams:
 def following(layer: Layer) -> dict[str, float]:
     """The sizes of a layer's output by name (``output_h``, ``output_w``, ``output_c``), which
     follow from its parameters."""
-    sizes = dict(zip("hwc", layer.output_shape[-3:], strict=False))
-    return {f"output_{axis}": float(size) for axis, size in sizes.items()}
+    return {
+        f"output_{axis}": float(size)
+        for axis, size in zip("hwc", layer.output_shape[-3:], strict=False)
+    }

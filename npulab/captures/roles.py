@@ -255,24 +255,18 @@ def _roles_of(
 def kinds_of(capture: Capture) -> list[str]:
     """Return what each job of one capture is: its block, with the value of the field that divides
     the jobs of the block, if one with names for its values does; labels are not looked at."""
-    kinds = [job.block for job in capture.jobs]
-    blocks: dict[tuple[str, int], list[int]] = {}
-    for task, job in enumerate(capture.jobs):
-        blocks.setdefault((job.block, len(job.words)), []).append(task)
-    for (block, _), mine in blocks.items():
-        words = np.stack([capture.jobs[task].words for task in mine])
-        stream = np.zeros(len(mine), np.int64)
-        texts = _kinds_of_block(block, capture.maps.get(block), words, stream, named=True)
-        for task, text in zip(mine, texts, strict=True):
-            kinds[task] = text
-    return kinds
+    every = [(0, task) for task in range(len(capture.jobs))]
+    return _kinds((capture,), every, lambda capture, task: "", named=True)
 
 
 def _kinds(
-    captures: Sequence[Capture], every: Sequence[tuple[int, int]], name: Name | None
+    captures: Sequence[Capture],
+    every: Sequence[tuple[int, int]],
+    name: Name | None,
+    named: bool = False,
 ) -> list[str]:
     """Return the kind of each job: a name that was given, else the block with the value of the
-    field that divides it."""
+    field that divides it, ``named`` as in ``_kinds_of_block``."""
     kinds: list[str] = []
     blocks: dict[tuple[str, int], list[int]] = {}
     for place, (number, task) in enumerate(every):
@@ -291,7 +285,7 @@ def _kinds(
             stream[row] = number
             words.append(captures[number].jobs[task].words)
         registers = captures[stream[0]].maps.get(block)
-        found = _kinds_of_block(block, registers, np.stack(words), stream)
+        found = _kinds_of_block(block, registers, np.stack(words), stream, named)
         for place, text in zip(mine, found, strict=True):
             kinds[place] = text
     return kinds

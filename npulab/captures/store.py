@@ -32,6 +32,7 @@ from npulab.captures.folders import (
     WIDE,
     capture_files,
     is_hidden,
+    need_there,
     plain_name,
 )
 from npulab.captures.registry import stated_target, target, working_targets
@@ -198,9 +199,7 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
     concerns every case.
     """
     path = Path(path)
-    if not path.exists():
-        beside = [sibling.name for sibling in path.parent.glob("*")]
-        raise FileNotFoundError(f"{path}: there is no such file or folder{near(path.name, beside)}")
+    need_there(path)
     if not path.is_dir():
         need_file(path)
     cases = _recognised(path)

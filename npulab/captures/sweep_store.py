@@ -358,11 +358,9 @@ class SweepStore:
         """Some rows of a part, in the order asked for."""
         values, back = np.unique(rows, return_inverse=True)
         listed = ", ".join(map(str, values.tolist()))
-        text = (
-            f"select {self._columns} from read_parquet({_text(part_path(self.path, part.batch))}, "
-        )
-        text += f"file_row_number=true) where file_row_number in ({listed}) order by "
-        text += "file_row_number"
+        file = _text(part_path(self.path, part.batch))
+        text = f"select {self._columns} from read_parquet({file}, file_row_number=true) "
+        text += f"where file_row_number in ({listed}) order by file_row_number"
         return self._sweep(self._connection(part).execute(text).df())[back]
 
     def _rows_of_view(self, wanted: Array) -> Sweep:
@@ -381,14 +379,15 @@ class SweepStore:
             return self._sweep(self._no_rows())
         words = np.concatenate([sweep.words for sweep in sweeps])
         frames = [sweep.parameters for sweep in sweeps]
-        parameters = pd.concat(frames, ignore_index=True)
-        return Sweep(words, parameters, self.name, registers=self.registers, **self.head.texts)
+        return self._of(words, pd.concat(frames, ignore_index=True))
 
     def _sweep(self, frame: pd.DataFrame) -> Sweep:
         words = np.empty((len(frame), self.head.words), np.uint32)
         for number, name in enumerate(self.head.word_columns):
             words[:, number] = frame[name].to_numpy()
-        parameters = frame[self.parameters].reset_index(drop=True)
+        return self._of(words, frame[self.parameters].reset_index(drop=True))
+
+    def _of(self, words: Array, parameters: pd.DataFrame) -> Sweep:
         return Sweep(words, parameters, self.name, registers=self.registers, **self.head.texts)
 
     def _no_rows(self) -> pd.DataFrame:
@@ -430,15 +429,11 @@ class SweepStore:
         need("sql", query, str, "is a select")
         duckdb = _duckdb()
         try:
-            statements = duckdb.extract_statements(query)
-        except duckdb.Error as error:
-            raise ValueError(f"sql: got {query!r:.80} ({_said(error)}), allowed is one") from None
-        kinds = [statement.type.name for statement in statements]
-        refuse_if(kinds != ["SELECT"], "sql", " and ".join(kinds) or "nothing", "is one select")
-        connection = self._connection(*self.parts, fields=True)
-        for name, table in tables.items():
-            connection.register(name, table)
-        try:
+            kinds = [statement.type.name for statement in duckdb.extract_statements(query)]
+            refuse_if(kinds != ["SELECT"], "sql", " and ".join(kinds) or "nothing", "is one select")
+            connection = self._connection(*self.parts, fields=True)
+            for name, table in tables.items():
+                connection.register(name, table)
             found: pd.DataFrame = connection.execute(query).df()
         except duckdb.Error as error:
             raise ValueError(f"sql: got {query!r:.80} ({_said(error)}), allowed is one") from None

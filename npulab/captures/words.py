@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.captures.folders import is_hidden
+from npulab.captures.folders import is_hidden, need_there
 from npulab.captures.layer_tables import NAMES, read_layers
 from npulab.captures.sweep import SUFFIX, Sweep, npy_array
 from npulab.support.files import need_file, read_bounded, text_of
-from npulab.support.refuse import near, need, need_path, need_whole, refuse_if, refusing
+from npulab.support.refuse import need, need_path, need_whole, refuse_if, refusing
 from npulab.support.text import by_numbers, plural
 
 BYTES = ".bin"
@@ -193,9 +193,7 @@ def _of_words(folder: Path, suffixes: Sequence[str]) -> list[Path]:
 def _of_file(path: Path, form: _Form, alone: bool = False) -> tuple[list[str], Array]:
     """The names of the captures in a file, if it has names, and their words ``(N, W)``; ``alone``
     if the file may be one capture of as many words as it has."""
-    if not path.exists():
-        beside = [sibling.name for sibling in path.parent.glob("*")]
-        raise FileNotFoundError(f"{path}: there is no such file or folder{near(path.name, beside)}")
+    need_there(path)
     need_file(path)
     refuse_if(path.suffix == SUFFIX, path, "a sweep", "are words; npulab show lists a sweep")
     if path.suffix in TEXTS:
