@@ -362,6 +362,7 @@ def _alike(codes: Array) -> Array:
 
 def _distinct_columns(rows: Array) -> Array:
     """Return the number of the first column of each kind, columns sorted by their values."""
+    # sorted, equal columns are neighbours; the first of them keeps its place before the others
     order = np.lexsort(rows[::-1])
     columns = rows[:, order]
     other = np.any(columns[:, 1:] != columns[:, :-1], axis=0)

@@ -325,6 +325,7 @@ class DoubleRounding(Rule):
         sums = np.asarray(accumulators, np.int64)
         shift = np.asarray(right_shift, np.int64)
         if np.any(shift < 0):
+            # the register of 32 bits wraps
             shifted = sums * 2 ** np.maximum(-shift, 0)
             sums = shifted.astype(np.int32).astype(np.int64)
             shift = np.maximum(shift, 0)

@@ -203,6 +203,7 @@ class Prepared:
         if layer.output == "sums":
             return quantized.summed(layer, images, self.rule, self.saturation).reshape(shape)
         out = np.empty(shape, dtype)
+        # what is made once for each type of input is used by all threads, a scratch by one
         more = self.keep, self.fast, self.saturation
         ready = self._ready(Quantized, layer, dtype, *more)
         try:
@@ -316,6 +317,7 @@ def _images(
     allowed = f"{layer.input_shape}, or that with leading batch axes"
     if isinstance(layer, FullyConnected):
         (size,) = layer.input_shape
+        # a tensor of (H, W, C) goes before rows, if it has as many elements as a row
         if x.ndim >= 3 and math.prod(x.shape[-3:]) == size:
             axes = 3
             fits = True

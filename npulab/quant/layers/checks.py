@@ -122,6 +122,7 @@ def checked_groups(given: Any, weights: Array, input_shape: Shape3, depthwise: b
     if groups == 1:
         return groups
     kind = str(weights.dtype)
+    # only convolutions of float16 may have groups
     most = 1
     if depthwise:
         kind = "depthwise"
@@ -147,6 +148,7 @@ def checked_bias(bias: Any, outputs: int, dtype: str) -> Array:
         bias = np.zeros(outputs, np.int32)
     bias = np.asarray(bias)
     if dtype not in QUANTIZED:
+        # the output of these layers is real, and so is their bias
         stored, kinds, words = dtype, "iuf", f"finite {dtype}"
         high = float(np.finfo(dtype).max)
         low = -high

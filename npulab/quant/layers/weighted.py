@@ -313,6 +313,7 @@ class Conv1D:
         padding = around = self.padding
         if not isinstance(padding, str) or padding not in PADDINGS:
             padding = whole(padding)
+            # the image has one row: its border lies before and after that row
             around = (0, 0), padding
             if len(padding) != 2 or min(padding) < 0:
                 raise ValueError(
