@@ -450,27 +450,25 @@ def damage(data: bytes, seed: int) -> bytes:
     out = bytearray(data)
     for _ in range(random.randint(1, 5)):
         kind, at = random.randint(8), int(random.randint(max(len(out) - 4, 1)))
+        word = slice(at // 4 * 4, at // 4 * 4 + 4)
         if kind == 0:
             out[at] ^= 2 ** int(random.randint(8))
         elif kind == 1:  # an offset or a count, as it may be stored
             value = _pick(
                 random, (0, 1, 2, 4, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 4, 2**32 - 1)
             )
-            out[at // 4 * 4 : at // 4 * 4 + 4] = value.to_bytes(4, "little")
+            out[word] = _little(value)
         elif kind == 2:  # one that is near what it was, before or behind
-            word = int.from_bytes(out[at // 4 * 4 : at // 4 * 4 + 4], "little") + int(
-                random.randint(-64, 65)
-            )
-            out[at // 4 * 4 : at // 4 * 4 + 4] = (word % 2**32).to_bytes(4, "little")
+            before = int.from_bytes(out[word], "little")
+            out[word] = _little(before + int(random.randint(-64, 65)))
         elif kind == 3:  # one that leads to the start, to another place of the file, or to itself
-            goal = int(random.randint(len(out))) if random.rand() < 0.7 else at // 4 * 4
-            out[at // 4 * 4 : at // 4 * 4 + 4] = ((goal - at // 4 * 4) % 2**32).to_bytes(
-                4, "little"
-            )
+            goal = word.start
+            if random.rand() < 0.7:
+                goal = int(random.randint(len(out)))
+            out[word] = _little(goal - word.start)
         elif kind == 4:  # an entry of a list of slots
-            out[at // 2 * 2 : at // 2 * 2 + 2] = int(
-                _pick(random, (0, 1, 2, 3, 4, 255, 32767, 65535))
-            ).to_bytes(2, "little")
+            value = int(_pick(random, (0, 1, 2, 3, 4, 255, 32767, 65535)))
+            out[at // 2 * 2 : at // 2 * 2 + 2] = _little(value, 2)
         elif kind == 5:
             out = out[:at]
         elif kind == 6:
@@ -479,3 +477,7 @@ def damage(data: bytes, seed: int) -> bytes:
             end = at + int(random.randint(1, 40))
             out[at:at] = out[at:end]
     return bytes(out)
+
+
+def _little(value: int, size: int = 4) -> bytes:
+    return (value % 256**size).to_bytes(size, "little")

@@ -43,11 +43,6 @@ def square(number: int) -> int:
     return number * number
 
 
-def square_slowly(number: int) -> int:
-    busy(0.02)
-    return number * number
-
-
 def square_late(number: int) -> int:
     """The first items take the longest, so that later ones end before them."""
     time.sleep(max(0.0, 0.05 - number / 100))
