@@ -352,7 +352,6 @@ DAMAGED: dict[str, tuple[Callable[[], object] | None, str, str]] = {
 }
 
 
-@pytest.mark.sample(16)
 @pytest.mark.parametrize("what", DAMAGED)
 def test_damaged_input_ends_in_one_sentence(
     what: str, at: Path, capsys: pytest.CaptureFixture[str]

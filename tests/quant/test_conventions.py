@@ -30,7 +30,7 @@ from npulab.quant.layers import Conv2D, pads
 from npulab.quant.rules import QuantParams
 
 Ints = np.ndarray
-CASES, MANY = 60, 1000
+CASES, MANY = 25, 1000
 
 
 def border(x: Ints, sides: Any) -> Ints:

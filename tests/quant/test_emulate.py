@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import emulate_slowly
@@ -18,6 +19,9 @@ from npulab.quant.emulate import accumulate, clamp_range, outputs, prepare
 from npulab.quant.emulate.engines import clamps_alike
 from npulab.quant.layers import Add, FullyConnected, Network, Pool2D
 from npulab.quant.rules import RULES, DoubleRounding, QuantParams
+
+
+network = cache(mobilenet)
 
 
 def wide_layer(seed: int) -> tuple[npulab.Conv2D | FullyConnected, np.ndarray] | None:
@@ -258,7 +262,7 @@ def test_borders_of_any_zero_point(zero_point: int, depthwise: bool) -> None:
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_prepared_is_called_by_two_threads(fast: bool) -> None:
-    layer, x = mobilenet()["pw6"]
+    layer, x = network()["pw6"]
     ready, want = prepare(layer, "gemmlowp", fast=fast), npulab.emulate(layer, x, "gemmlowp")
     with ThreadPoolExecutor(4) as pool:
         assert all(np.array_equal(got, want) for got in pool.map(ready, [x] * 8))
@@ -277,7 +281,7 @@ class Down(DoubleRounding):
 
 
 def test_rule_of_ones_own() -> None:
-    layer, x = mobilenet()["dw13"]
+    layer, x = network()["dw13"]
     want = emulate_slowly.emulate(layer, x, Down("down"))
     assert np.array_equal(npulab.emulate(layer, x, Down("down")), want)
     assert np.array_equal(prepare(layer, Down("down"))(x), want)

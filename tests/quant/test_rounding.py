@@ -316,7 +316,7 @@ HALF_AWAY = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "whole", "name", "most"),
     [

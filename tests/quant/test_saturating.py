@@ -221,7 +221,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("saturation", PLANTED, ids=str)
 @pytest.mark.parametrize("depth", [3, 6])
 def test_neighbours_name_the_saturation(saturation: Saturation, depth: int) -> None:
