@@ -12,11 +12,10 @@ from numpy import ndarray as Array
 from npulab.npus.kit import Capture, Lifted, refuse_if
 from npulab.npus.onert.memory import RHS, codes_of, numbers, zero_point
 from npulab.npus.onert.rules import multipliers, quantized_rows, rule_name
-from npulab.npus.onert.words import ACTIVATION_NAMES, HYBRID, NAMES, Values, values_of
+from npulab.npus.onert.words import ACTIVATION_NAMES, DTYPES, HYBRID, NAMES, Values, values_of
 from npulab.quant.emulate import clamp_range
 from npulab.quant.layers import FullyConnected, Layer, QuantParams
 
-DTYPES = ("float32", "int8", "uint8")
 # The properties of a quantized layer's outline.
 POINTS = ("input zero point", "weight zero point", "output zero point")
 SCALES = ("input scale", "output scale")
@@ -41,12 +40,13 @@ def lift(capture: Capture) -> Lifted:
     if v["per_channel"]:
         count = v["units"]
     scales = numbers(capture, "weight_scales", "float32", count)
-    if not np.all(np.isfinite(scales) & (scales > 0)):
-        raise ValueError(
-            f"capture {capture.name}: buffer 'weight_scales': got {scales.min()} to "
-            f"{scales.max()}, allowed are positive finite numbers"
-        )
-    weight_scale: float | tuple[float, ...] = float(scales[0])
+    refuse_if(
+        not np.all(np.isfinite(scales) & (scales > 0)),
+        f"capture {capture.name}: buffer 'weight_scales'",
+        f"{scales.min()} to {scales.max()}",
+        "are positive finite numbers",
+    )
+    weight_scale = scales.tolist()[0]
     if v["per_channel"]:
         weight_scale = tuple(scales.tolist())
     layer = FullyConnected(

@@ -148,7 +148,7 @@ def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
     biases = _numbers_at(capture, "biases", "<i4", v["units"])
     multipliers = _numbers_at(capture, "multipliers", "<i4", count)
     exponents = _numbers_at(capture, "exponents", "<i4", count)
-    known(v, EXPECTED["codes"])
+    known(v, EXPECTED["device of codes"])
     out = _result(v, TYPES[v["dst_type"]])
     if v["rhs_is_prepacked"]:
         rows = _prepacked(capture, v)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.kit import SIGNED, Capture, expect, only_job, refuse_if, up
-from npulab.npus.onert.facts import BLOCK, FACTS, MOST_BYTES, SIDES
+from npulab.npus.onert.facts import BLOCK, EXPECTED, FACTS, MOST_BYTES, SIDES
 from npulab.npus.onert.layouts import apart
 
 HYBRID, QUANTIZED = FACTS.enum("operation")["hybrid"], FACTS.enum("operation")["quantized"]
@@ -19,7 +19,7 @@ ACTIVATION_NAMES[FACTS.enum("activation")["none"]] = None
 ACTIVATIONS = {name: raw for raw, name in ACTIVATION_NAMES.items()}
 SCALARS = FACTS.enum("scalar")
 NAMES = {raw: name for name, raw in SCALARS.items()}
-INT8, CODES = (SCALARS["int8"],), (SCALARS["uint8"], SCALARS["int8"])
+DTYPES = ("float32", "int8", "uint8")  # of a layer's input; float32 of a hybrid layer
 INT32 = (-(2**31), 2**31 - 1)
 Values = dict[str, Any]
 Allowed = tuple[str, Collection[int], str]
@@ -60,30 +60,22 @@ def _allowed(v: Values, chip: str) -> Iterator[Allowed]:
     yield "path", (facts["path"],), chip
     yield from _allowed_side("lhs", units, v, facts, chip)
     yield from _allowed_side("rhs", batches, v, facts, chip)
-    yield "operation", (HYBRID, QUANTIZED), "hybrid or quantized layers"
-    yield "activation", ACTIVATION_NAMES, "this runtime"
-    hybrid = v["operation"] == HYBRID
-    layer = "codes"
-    types: tuple[int, ...] = CODES
-    result = v["rhs_type"]
-    zero_points = range(-SIGNED, SIGNED)
-    if hybrid:
-        layer, types = "a hybrid layer", INT8
-        result = SCALARS["int32"]
-        zero_points = range(1)
-    yield "lhs_type", types, layer
-    yield "rhs_type", types, layer
-    yield "packed_type", INT8, "8-bit kernels"
-    yield "dst_type", (result,), "this operation"
+    yield from _of_table("hybrid or quantized layers", "this runtime", "8-bit kernels")
     yield "dst_stride", (units,), f"{units} units"
+    if v["operation"] == HYBRID:
+        yield from _of_table("a hybrid layer", "this operation", "sums of int32")
+        return
+    yield from _of_table("codes")
+    yield "dst_type", (v["rhs_type"],), "this operation"
     for side in SIDES:
-        yield f"{side}_zero_point", zero_points, layer
-    if hybrid:
-        yield "dst_zero_point", (0,), layer
-        yield "clamp_min", INT32[:1], "sums of int32"
-        yield "clamp_max", INT32[1:], "sums of int32"
-    else:
-        yield "fused_multiply_add", (0,), layer
+        yield f"{side}_zero_point", range(-SIGNED, SIGNED), "codes"
+
+
+def _of_table(*reasons: str) -> Iterator[Allowed]:
+    """Yield the rows of ``expected.csv`` for these reasons."""
+    for reason in reasons:
+        for name, allowed in EXPECTED[reason].items():
+            yield name, allowed, reason
 
 
 def _allowed_side(
