@@ -40,12 +40,11 @@ def lift(capture: Capture) -> Lifted:
     if v["per_channel"]:
         count = v["units"]
     scales = numbers(capture, "weight_scales", "float32", count)
-    refuse_if(
-        not np.all(np.isfinite(scales) & (scales > 0)),
-        f"capture {capture.name}: buffer 'weight_scales'",
-        f"{scales.min()} to {scales.max()}",
-        "are positive finite numbers",
-    )
+    if not np.all(np.isfinite(scales) & (scales > 0)):
+        raise ValueError(
+            f"capture {capture.name}: buffer 'weight_scales': got {scales.min()} to "
+            f"{scales.max()}, allowed are positive finite numbers"
+        )
     weight_scale = scales.tolist()[0]
     if v["per_channel"]:
         weight_scale = tuple(scales.tolist())

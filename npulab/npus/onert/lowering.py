@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy import ndarray as Array
 
-from npulab.npus.kit import SIGNED, Capture, Job, features_asked, lowered, refuse_if, up
+from npulab.npus.kit import SIGNED, Capture, Job, features_asked, lowered, up
 from npulab.npus.onert import layouts
 from npulab.npus.onert.facts import AVOIDS, BLOCK, CACHED, FACTS, FEATURES, FUSED, MOST_BYTES, SIDES
 from npulab.npus.onert.memory import LHS, RHS, layout_of
 from npulab.npus.onert.rules import multipliers, quantized_rows, rule_name
 from npulab.npus.onert.words import (
     ACTIVATIONS,
-    DTYPES,
     HYBRID,
     INT32,
     QUANTIZED,
@@ -26,13 +25,6 @@ from npulab.npus.onert.words import (
 )
 from npulab.quant.emulate import clamp_range
 from npulab.quant.layers import FullyConnected, per_channel
-
-WHERE = "lower for onert"
-MOST_HALF = MOST_BYTES // 2  # most weights, and most bytes of input and of output
-POLICIES = (
-    "never",
-    "always",
-)  # names of a cache policy: of weights that are packed anew, or cached
 
 
 def lower(
@@ -89,29 +81,30 @@ def features_of(capture: Capture) -> tuple[str, ...]:
 def _check_layer(layer: Any, quirks: set[str]) -> None:
     """Raise ValueError for a layer that is neither hybrid nor of codes, or has scales that float32
     cannot hold, LookupError if it is to be fused and is not hybrid."""
-    refuse_if(
-        not isinstance(layer, FullyConnected) or layer.dtype not in DTYPES,
-        WHERE,
-        repr(layer),
-        "is a FullyConnected of float32 (hybrid), int8 or uint8",
-    )
-    count = layer.weights.size
-    refuse_if(count > MOST_HALF, WHERE, f"{count} weights", f"are {MOST_HALF}")
+    if not isinstance(layer, FullyConnected) or layer.dtype not in ("float32", "int8", "uint8"):
+        raise ValueError(
+            f"lower for onert: got {layer!r}, allowed is a FullyConnected of float32 "
+            "(hybrid), int8 or uint8"
+        )
+    if layer.weights.size > MOST_BYTES // 2:
+        raise ValueError(
+            f"lower for onert: got {layer.weights.size} weights, at most "
+            f"{MOST_BYTES // 2} are allowed"
+        )
     hybrid = layer.dtype == "float32"
-    fused = f"{FUSED!r} with {layer!r}"
-    refuse_if(FUSED in quirks and not hybrid, "features", fused, "is a hybrid layer", LookupError)
-    dtype = layer.weights.dtype
-    refuse_if(hybrid and dtype != np.int8, "weights", dtype, "with a hybrid layer is int8")
+    if FUSED in quirks and not hybrid:
+        raise LookupError(f"features: got {FUSED!r} with {layer!r}, allowed is a hybrid layer")
+    if hybrid and layer.weights.dtype != np.int8:
+        raise ValueError(f"weights: got {layer.weights.dtype}, allowed with a hybrid layer is int8")
     for name in ("input_q", "weight_q", "output_q"):
         scale = np.asarray(getattr(layer, name).scale)
         with np.errstate(over="ignore", under="ignore"):
             single = scale.astype(np.float32)
-        refuse_if(
-            not np.all(np.isfinite(single) & (single > 0)),
-            name,
-            f"a scale of {scale.min():g} to {scale.max():g}",
-            "is a positive finite float32",
-        )
+        if not np.all(np.isfinite(single) & (single > 0)):
+            raise ValueError(
+                f"{name}: got a scale of {scale.min():g} to {scale.max():g}, allowed is a positive "
+                "finite float32"
+            )
 
 
 def _checked_input(layer: FullyConnected, x: Any) -> Array:
@@ -124,20 +117,18 @@ def _checked_input(layer: FullyConnected, x: Any) -> Array:
     fits = x.ndim > 0 and x.shape[-1] == size
     if x.ndim > 2 and math.prod(x.shape[-3:]) == size:
         fits = True
-    refuse_if(
-        not fits or not x.size or x.dtype.name not in types,
-        "x",
-        f"shape {x.shape} {x.dtype}",
-        f"is (..., {size}), or (..., H, W, C) of as many, of {' or '.join(types)}",
-    )
+    if not fits or not x.size or x.dtype.name not in types:
+        raise ValueError(
+            f"x: got shape {x.shape} {x.dtype}, allowed is (..., {size}), or (..., H, "
+            f"W, C) of as many, of {' or '.join(types)}"
+        )
     batches = x.size // size
     units = layer.output_shape[0]
-    refuse_if(
-        4 * max(x.size, batches * units) > MOST_HALF,
-        "x",
-        f"{batches} rows of {size} for {units} units",
-        f"are {MOST_HALF} bytes of input and of output",
-    )
+    if 4 * max(x.size, batches * units) > MOST_BYTES // 2:
+        raise ValueError(
+            f"x: got {batches} rows of {size} for {units} units, at most "
+            f"{MOST_BYTES // 2} bytes of input and of output are allowed"
+        )
     return x
 
 
@@ -151,32 +142,30 @@ def _values(layer: FullyConnected, chip: str, rows: Array | None, quirks: set[st
     if rows is not None:
         batches = len(rows)
         kind = rows.dtype.name
-    v: Values = {
-        "path": facts["path"],
-        "units": units,
-        "input_size": depth,
-        "batches": batches,
-        "activation": ACTIVATIONS[layer.activation],
-        "per_channel": int(several),
-        "fused_multiply_add": int(FUSED in quirks),
-        "lhs_is_prepacked": int(CACHED in quirks),
-        "rhs_is_prepacked": 0,
-        "lhs_cache_policy": POLICIES[CACHED in quirks],
-        "packed_type": SCALARS["int8"],
-        "dst_stride": units,
-        "input_scale": layer.input_q.scale,
-        "output_scale": layer.output_q.scale,
-        "dst_zero_point": layer.output_q.zero_point,
-        "operation": QUANTIZED,
-    }
+    v: Values = {"path": facts["path"], "units": units, "input_size": depth, "batches": batches}
+    v["activation"] = ACTIVATIONS[layer.activation]
+    v["per_channel"] = int(several)
+    v["fused_multiply_add"] = int(FUSED in quirks)
+    v["lhs_is_prepacked"] = int(CACHED in quirks)
+    v["rhs_is_prepacked"] = 0
+    v["lhs_cache_policy"] = "never"
+    if CACHED in quirks:
+        v["lhs_cache_policy"] = "always"
+    v["packed_type"] = SCALARS["int8"]
+    v["dst_stride"] = units
+    v["input_scale"] = layer.input_q.scale
+    v["output_scale"] = layer.output_q.scale
+    v["dst_zero_point"] = layer.output_q.zero_point
     if layer.dtype == "float32":
-        v |= {"operation": HYBRID, "dst_type": SCALARS["int32"]}
+        v["operation"] = HYBRID
+        v["dst_type"] = SCALARS["int32"]
         v["clamp_min"], v["clamp_max"] = INT32
         kind = "int8"
     else:
+        v["operation"] = QUANTIZED
         v["dst_type"] = SCALARS[kind]
-        bounds = clamp_range(layer, np.dtype(kind), rule_name(chip, several))
-        v["clamp_min"], v["clamp_max"] = bounds
+        rule = rule_name(chip, several)
+        v["clamp_min"], v["clamp_max"] = clamp_range(layer, np.dtype(kind), rule)
     avoids = AVOIDS in quirks
     weight_zero = layer.weight_q.zero_point
     v |= _side("lhs", facts, (depth, units), layer.weights.dtype.name, weight_zero, avoids)
@@ -203,10 +192,16 @@ def _side(
     if avoids:
         stride = layouts.apart(high)
     codes = np.iinfo(dtype)
-    allowed = f"with {dtype} is {codes.min} to {codes.max}"
-    refuse_if(not codes.min <= zero <= codes.max, WHERE, f"zero point {zero}", allowed)
-    packed = f"{count} columns of {depth} to pack"
-    refuse_if(wide * stride > MOST_BYTES, WHERE, packed, f"are {MOST_BYTES} bytes")
+    if not codes.min <= zero <= codes.max:
+        raise ValueError(
+            f"lower for onert: got zero point {zero}, allowed with {dtype} is {codes.min} to "
+            f"{codes.max}"
+        )
+    if wide * stride > MOST_BYTES:
+        raise ValueError(
+            f"lower for onert: got {count} columns of {depth} to pack, at most "
+            f"{MOST_BYTES} bytes are allowed"
+        )
     fields = {"kernel_rows": rows, "kernel_columns": columns, "type": SCALARS[dtype]}
     fields |= {"rows": high, "columns": wide, "stride": stride}
     # Codes of uint8 are packed as int8, less by 128.
