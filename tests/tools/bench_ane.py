@@ -15,6 +15,7 @@ from typing import Any
 import ane_by_weight as plain
 import numpy as np
 import pytest
+from rates import rated
 
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.coefficients import Kernel
@@ -52,13 +53,6 @@ def fitting(k: Kernel, way: str) -> Kernel:
     )
 
 
-def rated(benchmark: Any, function: Any, size: int, *arguments: Any) -> Any:
-    found = benchmark.pedantic(function, arguments, rounds=3, warmup_rounds=1)
-    if benchmark.stats:  # not with --benchmark-disable
-        print(f"\n{size / benchmark.stats.stats.min / 1e6:,.2f} MB/s")
-    return found
-
-
 @pytest.mark.benchmark(group="encode")
 @pytest.mark.parametrize("way", WAYS)
 def test_encode(benchmark: Any, form: Kernel, way: str) -> None:
@@ -66,7 +60,7 @@ def test_encode(benchmark: Any, form: Kernel, way: str) -> None:
     given = content(k)
     function = coefficients.encode if way == "fast" else plain.write_by_weight
     data = coefficients.encode(k, *given)
-    assert rated(benchmark, function, len(data), k, *given) == data
+    assert rated(benchmark, len(data) / 1e6, "MB", function, k, *given) == data
 
 
 @pytest.mark.benchmark(group="decode")
@@ -76,7 +70,7 @@ def test_decode(benchmark: Any, form: Kernel, way: str) -> None:
     given = content(k)
     data = coefficients.encode(k, *given)
     function = coefficients.decode if way == "fast" else plain.read_by_weight
-    weights, _ = rated(benchmark, function, len(data), k, data)
+    weights, _ = rated(benchmark, len(data) / 1e6, "MB", function, k, data)
     assert np.array_equal(weights.view(np.uint16) & 0x7FFF, given[0].view(np.uint16) & 0x7FFF)
 
 
@@ -85,4 +79,7 @@ def test_decode(benchmark: Any, form: Kernel, way: str) -> None:
 def test_explain(benchmark: Any, name: str) -> None:
     k = replace(FORMS[name], inputs=32)
     data = coefficients.encode(k, *content(k))
-    assert rated(benchmark, coefficients.explain, len(data), k, data)[-1].kind in ("weight", "fill")
+    assert rated(benchmark, len(data) / 1e6, "MB", coefficients.explain, k, data)[-1].kind in (
+        "weight",
+        "fill",
+    )

@@ -9,12 +9,12 @@ Ethos-U with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import rates
 
 from npulab.npus.vivante import coefficients
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
@@ -63,13 +63,8 @@ def content(codec: str, g: Geometry, weights: np.ndarray) -> tuple[Geometry, Coe
     return g, replace(given, zrl=(zrl,) * g.used)
 
 
-def rated(
-    benchmark: Any, function: Callable[..., Any], weights: np.ndarray, *arguments: Any
-) -> Any:
-    found = benchmark.pedantic(function, arguments, rounds=3, warmup_rounds=1)
-    if benchmark.stats:  # not with --benchmark-disable
-        print(f"\n{weights.size / benchmark.stats.stats.min / 1e6:,.1f} MB/s")
-    return found
+def rated(benchmark: Any, function: Any, weights: np.ndarray, *arguments: Any) -> Any:
+    return rates.rated(benchmark, weights.size / 1e6, "MB", function, *arguments)
 
 
 @pytest.mark.benchmark(group="encode")

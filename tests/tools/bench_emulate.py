@@ -10,21 +10,18 @@ limits.
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from rates import ONE_THREAD
 
 from npulab.cli.bench.emulation import KERNELS, litert, mobilenet
 from npulab.models import single_op_model
 from npulab.quant.emulate import prepare
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("OPENBLAS_NUM_THREADS") != "1",
-    reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1",
-)
+pytestmark = ONE_THREAD
 LAYERS = mobilenet()
 
 

@@ -9,20 +9,17 @@ second.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
+from rates import ONE_THREAD
 from test_nvdla_convolution import FULL, SMALL, Bytes, placed, sizes
 
 from npulab.npus.nvdla.convolution import Window, run
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("OPENBLAS_NUM_THREADS") != "1",
-    reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1",
-)
+pytestmark = ONE_THREAD
 # name: input (H, W, C), kernels (K, R, S), stride, bytes of an element
 LAYERS = {
     "3x3": ((32, 26, 76), (270, 3, 3), 1, 1),

@@ -15,6 +15,7 @@ import numpy as np
 import nvdla_units_plain as plain
 import pytest
 from conftest import shared
+from rates import rated
 from test_nvdla_units import BASE, Bytes, as_lists, entries
 
 from npulab.npus.nvdla import imported
@@ -22,6 +23,7 @@ from npulab.npus.nvdla.simulate import replay
 from npulab.npus.nvdla.units import cdp, pdp, sdp
 
 HEIGHT, WIDTH, CHANNELS, ATOM = 64, 64, 256, 32
+LANE = "million lanes"
 LANES = HEIGHT * WIDTH * CHANNELS
 TABLES = entries(random.Random(1))
 ARITHMETIC = {
@@ -71,23 +73,17 @@ def registers() -> dict[str, int]:
     return v
 
 
-def rated(benchmark: Any, lanes: int, function: Any, *arguments: Any) -> None:
-    benchmark.pedantic(function, arguments, rounds=3, warmup_rounds=1)
-    if benchmark.stats:  # not with --benchmark-disable
-        print(f"\n{lanes / benchmark.stats.stats.min / 1e6:,.2f} million lanes/s")
-
-
 @pytest.mark.benchmark(group="units")
 @pytest.mark.parametrize("unit", ["SDP", "SDP with tables", "PDP", "CDP"])
 def test_unit(benchmark: Any, unit: str) -> None:
     v, memory, features = registers(), Bytes(0, 2 * LANES), {"memory_atom": ATOM}
     if unit == "PDP":
-        rated(benchmark, LANES, pdp.run, v, features, memory)
+        rated(benchmark, LANES / 1e6, LANE, pdp.run, v, features, memory)
     elif unit == "CDP":
-        rated(benchmark, LANES, cdp.run, v, features, memory, TABLES)
+        rated(benchmark, LANES / 1e6, LANE, cdp.run, v, features, memory, TABLES)
     else:
         v["SDP.D_DP_EW_CFG.EW_BYPASS"] = int(unit == "SDP")
-        rated(benchmark, LANES, sdp.run, v, features, memory, TABLES)
+        rated(benchmark, LANES / 1e6, LANE, sdp.run, v, features, memory, TABLES)
 
 
 @pytest.mark.benchmark(group="units")
@@ -103,7 +99,7 @@ def test_unit_by_elements(benchmark: Any, unit: str) -> None:
         ],
         "CDP": lambda: [plain.cdp_element(v, x, lane, lanes, tables) for lane in range(lanes)],
     }
-    rated(benchmark, lanes, ways[unit])
+    rated(benchmark, lanes / 1e6, LANE, ways[unit])
 
 
 @pytest.mark.benchmark(group="traces")

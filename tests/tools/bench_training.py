@@ -6,19 +6,16 @@ OPENBLAS_NUM_THREADS=1 pytest -o addopts= tests/tools/bench_training.py
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 from ane_gradients import check_gradients
+from rates import ONE_THREAD
 
 from npulab.npus.ane.training import KERNELS, Step, example, given_to, precision, run, train
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("OPENBLAS_NUM_THREADS") != "1",
-    reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1",
-)
+pytestmark = ONE_THREAD
 STEP = Step(768, 2048, 512, 12)
 NPU = [name for name, kernel in KERNELS.items() if kernel.unit == "NPU"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -160,6 +160,9 @@ class Ended:
     sentence: str
 
 
+Ask = Callable[[str, str, int, bool], Ended]
+
+
 def asked(target: str, fault: str, seed: int, controls: bool) -> Ended:
     of = pair(target, seed)
     device = board(of, fault, seed, controls)
@@ -178,30 +181,49 @@ def asked(target: str, fault: str, seed: int, controls: bool) -> Ended:
     return Ended(how, device.jobs, found.sentence)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--odd", action="store_true")
-    parser.add_argument("--fault", choices=FAULTS)
-    parser.add_argument("--target", choices=CASES)
-    parser.add_argument("--show", action="store_true")
-    options = parser.parse_args()
-    print(f"{'fault':22} {'with controls':26} {'jobs':>6}  {'without':26} {'jobs':>6}")
-    for fault in [options.fault] if options.fault else FAULTS:
+def table(
+    options: argparse.Namespace, ask: Ask, faults: Iterable[str], cases: Iterable[str]
+) -> None:
+    """Print a row for each fault: how the searches ended, with controls and without."""
+    for fault in [options.fault] if options.fault else faults:
         row = f"{fault:22}"
         for controls in (True, False):
             counts: Counter[str] = Counter()
             jobs = []
-            for target in [options.target] if options.target else CASES:
+            for case in [options.case] if options.case else cases:
                 for number in range(options.seeds):
-                    ended = asked(target, fault, 2 * number + options.odd, controls)
+                    ended = ask(case, fault, 2 * number + options.odd, controls)
                     counts[ended.how] += 1
                     jobs.append(ended.jobs)
                     if options.show:
-                        print(target, number, controls, ended)
+                        print(case, number, controls, ended)
             text = ", ".join(f"{counts[how]} {how}" for how in ("right", "says", "wrong"))
             row += f" {text:26} {np.median(jobs):6.0f} "
         print(row, f"{time.process_time():.0f} s", flush=True)
+
+
+def options_of(
+    parser: argparse.ArgumentParser,
+    seeds: int,
+    case: str,
+    faults: Iterable[str] | None = None,
+    cases: Iterable[str] | None = None,
+) -> argparse.Namespace:
+    """The options of ``table``; ``case`` is the name of the option of a case."""
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--odd", action="store_true")
+    parser.add_argument("--fault", choices=faults)
+    parser.add_argument(case, dest="case", choices=cases)
+    parser.add_argument("--show", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = options_of(
+        argparse.ArgumentParser(description=__doc__), 10, "--target", FAULTS, CASES
+    )
+    print(f"{'fault':22} {'with controls':26} {'jobs':>6}  {'without':26} {'jobs':>6}")
+    table(options, asked, FAULTS, CASES)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,13 @@ python tests/tools/bench_trials_more.py scan|explore [--seeds N] [--odd]
 from __future__ import annotations
 
 import argparse
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
-from bench_trials import Ended, bits_of
+from bench_trials import Ask, Ended, bits_of, options_of, table
 
 import npulab
 from npulab import Capture, explore, scan_capture
@@ -244,33 +242,17 @@ def explored(target: str, fault: str, seed: int, controls: bool, budget: int = 4
     return Ended(how, faulty.asked, f"{score}; {varying} cells vary in layers not seen")
 
 
+QUESTIONS: dict[str, tuple[Ask, Iterable[str], Iterable[str]]] = {
+    "scan": (scanned, SCAN_FAULTS, SCANNED),
+    "explore": (explored, EXPLORE_FAULTS, SOURCES),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("question", choices=("scan", "explore"))
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--odd", action="store_true")
-    parser.add_argument("--fault")
-    parser.add_argument("--case")
-    parser.add_argument("--show", action="store_true")
-    options = parser.parse_args()
-    ask: Any = {"scan": scanned, "explore": explored}[options.question]
-    cases: Any = {"scan": SCANNED, "explore": SOURCES}[options.question]
-    faults: Any = {"scan": SCAN_FAULTS, "explore": EXPLORE_FAULTS}[options.question]
-    for fault in [options.fault] if options.fault else faults:
-        row = f"{fault:22}"
-        for controls in (True, False):
-            counts: Counter[str] = Counter()
-            jobs = []
-            for case in [options.case] if options.case else cases:
-                for number in range(options.seeds):
-                    ended = ask(case, fault, 2 * number + options.odd, controls)
-                    counts[ended.how] += 1
-                    jobs.append(ended.jobs)
-                    if options.show:
-                        print(case, number, controls, ended)
-            text = ", ".join(f"{counts[how]} {how}" for how in ("right", "says", "wrong"))
-            row += f" {text:26} {np.median(jobs):6.0f} "
-        print(row, f"{time.process_time():.0f} s", flush=True)
+    parser.add_argument("question", choices=QUESTIONS)
+    options = options_of(parser, 2, "--case")
+    table(options, *QUESTIONS[options.question])
 
 
 if __name__ == "__main__":

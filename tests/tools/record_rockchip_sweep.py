@@ -8,20 +8,19 @@ A file that is there already is refused; a changed sweep is a commit of its own.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-import pandas as pd
+import recording
+from recording import Row
 
 import npulab
-from npulab.captures.sweep import Sweep, save_sweep
+from npulab.captures.sweep import Sweep
 from npulab.npus.rockchip.facts import REGISTERS, USUAL_CHIP
 
 NAME, LAYERS = "sweep-convolutions", 400
 KERNELS = (1, 2, 3, 5, 7)
-Row = tuple[np.ndarray, dict[str, float]]
 
 
 def layer(random: np.random.RandomState) -> npulab.Conv2D:
@@ -29,13 +28,10 @@ def layer(random: np.random.RandomState) -> npulab.Conv2D:
     ValueError where there
     is none."""
 
-    def size(low: float, high: float) -> int:
-        return int(2 ** random.uniform(low, high))
+    size = partial(recording.size, random)
 
     def q(low: float, high: float) -> npulab.QuantParams:
-        return npulab.QuantParams(
-            float(np.float32(2 ** random.uniform(low, high))), int(random.randint(256))
-        )
+        return npulab.QuantParams(recording.scale(random, low, high), int(random.randint(256)))
 
     shape, depthwise = (size(2, 6.5), size(2, 6.5), size(1, 8)), random.random_sample() < 0.3
     kernel = [KERNELS[random.randint(len(KERNELS))] for _ in "hw"]
@@ -64,14 +60,10 @@ def row(number: int) -> Row:
         name: int(64 * random.randint(2**20, 2**26))
         for name in ("coefficients", "biases", "input", "output")
     }
-    while True:
-        try:
-            drawn = layer(random)
-            capture = npulab.target("rockchip").lower(drawn, addresses=where)
-        except ValueError:
-            continue
-        if len(capture.jobs) == 1:
-            return capture.words, parameters(drawn)
+    lower = partial(npulab.target("rockchip").lower, addresses=where)
+    made = recording.lowered_layers(partial(layer, random), lower)
+    drawn, capture = next(one for one in made if len(one[1].jobs) == 1)
+    return capture.words, parameters(drawn)
 
 
 def parameters(of: npulab.Conv2D) -> dict[str, float]:
@@ -83,23 +75,9 @@ def parameters(of: npulab.Conv2D) -> dict[str, float]:
 
 
 def sweep(rows: Iterable[Row]) -> Sweep:
-    words, known = zip(*rows, strict=True)
-    return Sweep(
-        np.stack(words),
-        pd.DataFrame(known),
-        NAME,
-        "rockchip",
-        USUAL_CHIP,
-        REGISTERS,
-        "simulated",
-        "npulab tests/record_rockchip_sweep.py",
-        "npulab lower",
-    )
+    source = "npulab tests/record_rockchip_sweep.py"
+    return recording.sweep_of(rows, NAME, "rockchip", USUAL_CHIP, REGISTERS, source)
 
 
 if __name__ == "__main__":
-    print(
-        save_sweep(
-            sweep(row(number) for number in range(LAYERS)), Path(sys.argv[1]) / f"{NAME}.npz"
-        )
-    )
+    recording.save_named(sweep(row(number) for number in range(LAYERS)))

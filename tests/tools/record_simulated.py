@@ -7,16 +7,17 @@ A folder that is there already is refused; a changed capture is a commit of its 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from recording import recorded, save_all
 
 import npulab
 from npulab.captures.devices import Simulated
 
+SOURCE = "npulab tests/record_simulated.py"
 CAPTURES = Path(__file__).parents[2] / "captures" / "vivante"
 SCALES = {"input": 0.0235, "output": 0.047}
 
@@ -91,14 +92,10 @@ def record() -> Iterator[npulab.Capture]:
         lowered = npulab.target("vivante").lower(
             layer, chip="vipnano-qi-a311d", x=x, name=name, features=["nn-job-alone"]
         )
-        made[name] = replace(Simulated().record(lowered), source="npulab tests/record_simulated.py")
+        made[name] = recorded(lowered, SOURCE)
     yield from made.values()
-    yield replace(
-        Simulated().record(another_driver(made["sim-3x3-same"])),
-        source="npulab tests/record_simulated.py",
-    )
+    yield recorded(another_driver(made["sim-3x3-same"]), SOURCE)
 
 
 if __name__ == "__main__":
-    for capture in record():
-        print(npulab.save(capture, Path(sys.argv[1]) / capture.name))
+    save_all(record())

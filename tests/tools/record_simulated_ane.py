@@ -8,18 +8,16 @@ A folder that is there already is refused; a changed capture is a commit of its 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ane_writers import write_plist
+from recording import recorded, save_all
 
 import npulab
-from npulab.captures.devices import Simulated
 from npulab.captures.target import Unsupported
 from npulab.npus.ane import tables
 from npulab.npus.ane.source.of_layers import source_of
@@ -92,14 +90,13 @@ def record() -> Iterator[npulab.Capture]:
     makes it again.
     """
     for name, layer, x in layers():
-        made = Simulated().record(npulab.target("ane").lower(layer, x=x, name=name))
+        made = recorded(npulab.target("ane").lower(layer, x=x, name=name), SOURCE)
         files = {key: data for key, data in made.buffers.items() if key != "hwx"}
         with suppress(Unsupported):
             network, weights = source_of(layer)
             files |= {"net.plist": write_plist(network), **weights}
-        yield replace(made, buffers=files, source=SOURCE)
+        yield replace(made, buffers=files)
 
 
 if __name__ == "__main__":
-    for capture in record():
-        print(npulab.save(capture, Path(sys.argv[1]) / capture.name))
+    save_all(record())

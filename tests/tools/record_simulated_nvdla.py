@@ -8,13 +8,12 @@ A folder that is there already is refused; a changed capture is a commit of its 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recording import recorded, save_all
 
 import npulab
 from npulab.captures.devices import Simulated
@@ -169,11 +168,10 @@ def record() -> Iterator[npulab.Capture]:
     made = {}
     for name, chip, layer, x in layers():
         lowered = npulab.target("nvdla").lower(layer, chip=chip, x=x, name=name)
-        made[name] = replace(Simulated().record(lowered), source=SOURCE)
+        made[name] = recorded(lowered, SOURCE)
     yield from made.values()
-    yield replace(Simulated().record(another_driver(made["sim-3x3-same"])), source=SOURCE)
+    yield recorded(another_driver(made["sim-3x3-same"]), SOURCE)
 
 
 if __name__ == "__main__":
-    for capture in record():
-        print(npulab.save(capture, Path(sys.argv[1]) / capture.name))
+    save_all(record())

@@ -8,16 +8,13 @@ A folder that is there already is refused; a changed capture is a commit of its 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recording import recorded, save_all
 
 import npulab
-from npulab.captures.devices import Simulated
 
 SEED = 10
 SOURCE = "npulab tests/record_simulated_onert.py"
@@ -139,9 +136,8 @@ def record() -> Iterator[npulab.Capture]:
     """The simulated captures, made anew."""
     for name, chip, layer, x, features in layers():
         lowered = npulab.target("onert").lower(layer, chip=chip, x=x, name=name, features=features)
-        yield replace(Simulated().record(lowered), source=SOURCE)
+        yield recorded(lowered, SOURCE)
 
 
 if __name__ == "__main__":
-    for capture in record():
-        print(npulab.save(capture, Path(sys.argv[1]) / capture.name))
+    save_all(record())

@@ -12,14 +12,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
+import recording
+from recording import Row
 from tqdm import tqdm
 
 import npulab
-from npulab.captures.sweep import Sweep, save_sweep
+from npulab.captures.sweep import Sweep
 from npulab.npus.vivante.coefficients import sizes
 from npulab.npus.vivante.facts import CHIPS
 from npulab.npus.vivante.lifting import geometry_of
@@ -37,7 +37,6 @@ LAYERS, SMALL, AGAIN = 850, 160, 80
 V8_LAYERS, WORDS_ONLY = 500, 300
 SHARE, WORDS_ONLY_SHARE = 0.08, 0.2  # of layers that are large
 HEADER = 64  # of a coefficient buffer
-Row = tuple[np.ndarray, dict[str, float]]
 
 
 def layer(random: np.random.RandomState, share: float = SHARE) -> npulab.Conv2D:
@@ -47,12 +46,7 @@ def layer(random: np.random.RandomState, share: float = SHARE) -> npulab.Conv2D:
     Raises ValueError where there is no such layer.
     """
 
-    def size(low: float, high: float) -> int:
-        return int(2 ** random.uniform(low, high))
-
-    def scale(low: float, high: float) -> float:
-        return float(np.float32(2 ** random.uniform(low, high)))
-
+    size, scale = partial(recording.size, random), partial(recording.scale, random)
     # the coefficients of most large layers go past the on-chip memory; with fewer than 160 channels
     # the driver has another caching pattern, which would be too rare here to be learnt
     large, depthwise = random.random_sample() < share, random.random_sample() < 0.2
@@ -104,15 +98,11 @@ def row(
     if addresses is not None:
         places = np.random.RandomState([addresses, number])
         where = {name: address(places) for name in ("coefficients", "input", "output")}
-    while True:
-        try:
-            drawn = layer(random, share)
-            capture = npulab.target("vivante").lower(drawn, chip=chip, addresses=where)
-        except ValueError:
-            continue
-        # what a capture shows beside the words: whether a job split the planes before
-        jobs = {"reshuffled": any(job.block == "TP" for job in capture.jobs)} if told else {}
-        return capture.words, parameters(drawn, capture) | jobs
+    lower = partial(npulab.target("vivante").lower, chip=chip, addresses=where)
+    drawn, capture = next(recording.lowered_layers(partial(layer, random, share), lower))
+    # what a capture shows beside the words: whether a job split the planes before
+    jobs = {"reshuffled": any(job.block == "TP" for job in capture.jobs)} if told else {}
+    return capture.words, parameters(drawn, capture) | jobs
 
 
 def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
@@ -125,11 +115,7 @@ def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
     )
     streams = [uncoded_bytes(geometry)] * geometry.used if coded is None else sizes(coded, geometry)
     whole = HEADER + sum(streams) if coded is None else len(coded)
-    out = {
-        f"{name}_{axis}": size
-        for name, shape in (("input", of.input_shape), ("output", of.output_shape))
-        for axis, size in zip("whc", (shape[1], shape[0], shape[2]), strict=True)
-    }
+    out = recording.sizes_of(of)
     out |= {
         "kernel_w": of.kernel[1],
         "kernel_h": of.kernel[0],
@@ -173,23 +159,10 @@ MADE = {
 
 
 def sweep(name: str, rows: Iterable[Row]) -> Sweep:
-    words, known = zip(*rows, strict=True)
-    return Sweep(
-        np.stack(words),
-        pd.DataFrame(known),
-        name,
-        "vivante",
-        MADE[name][0],
-        "NN",
-        "simulated",
-        "npulab tests/record_sweeps.py",
-        "npulab lower",
-    )
+    source = "npulab tests/record_sweeps.py"
+    return recording.sweep_of(rows, name, "vivante", MADE[name][0], "NN", source)
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
     for name in sys.argv[2:] or MADE:
-        print(
-            save_sweep(sweep(name, (one() for one in tqdm(MADE[name][1]))), folder / f"{name}.npz")
-        )
+        recording.save_named(sweep(name, (one() for one in tqdm(MADE[name][1]))))

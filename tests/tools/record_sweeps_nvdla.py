@@ -8,15 +8,15 @@ A file that is there already is refused; a changed sweep is a commit of its own.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-import pandas as pd
+import recording
+from recording import Row
 from tqdm import tqdm
 
 import npulab
-from npulab.captures.sweep import Sweep, save_sweep
+from npulab.captures.sweep import Sweep
 from npulab.npus.nvdla.lowering import lower
 
 CHIP, NAME = "nv_small", "sweep-convolutions"
@@ -24,7 +24,6 @@ LAYERS, SEED = 280, 11
 KERNELS = (1, 2, 3, 4, 5, 7)
 MOST_WEIGHTS = 100_000
 HEAVIEST = 5  # so that biases less what the zero point makes of the weights have 16 bits
-Row = tuple[np.ndarray, dict[str, float]]
 
 
 def layer(random: np.random.RandomState) -> npulab.Conv2D:
@@ -32,11 +31,7 @@ def layer(random: np.random.RandomState) -> npulab.Conv2D:
     there is no such one.
     """
 
-    def size(low: float, high: float) -> int:
-        return int(2 ** random.uniform(low, high))
-
-    def scale(low: float, high: float) -> float:
-        return float(np.float32(2 ** random.uniform(low, high)))
+    size, scale = partial(recording.size, random), partial(recording.scale, random)
 
     def one(of: tuple[int, ...]) -> int:
         return of[random.randint(len(of))]
@@ -72,13 +67,9 @@ def layer(random: np.random.RandomState) -> npulab.Conv2D:
 def row(number: int) -> Row:
     """The words and parameters of one layer."""
     random = np.random.RandomState([SEED, number])  # its numbers are the same in every numpy
-    while True:
-        try:
-            drawn = layer(random)
-            capture = lower(drawn, CHIP)
-        except ValueError:
-            continue
-        return capture.words, parameters(drawn, capture)
+    lowered = partial(lower, chip=CHIP)
+    drawn, capture = next(recording.lowered_layers(partial(layer, random), lowered))
+    return capture.words, parameters(drawn, capture)
 
 
 def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
@@ -86,11 +77,7 @@ def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
     there are.
     """
     (top, bottom), (left, right) = of.pads
-    out = {
-        f"{name}_{axis}": size
-        for name, shape in (("input", of.input_shape), ("output", of.output_shape))
-        for axis, size in zip("whc", (shape[1], shape[0], shape[2]), strict=True)
-    }
+    out = recording.sizes_of(of)
     out |= {
         f"{name}_{axis}": size
         for name, pair in (("kernel", of.kernel), ("stride", of.stride), ("dilation", of.dilation))
@@ -105,24 +92,9 @@ def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
 
 def sweep(rows: list[Row]) -> Sweep:
     """Rows as the sweep."""
-    words, known = zip(*rows, strict=True)
-    return Sweep(
-        np.stack(words),
-        pd.DataFrame(known),
-        NAME,
-        "nvdla",
-        CHIP,
-        "SMALL",
-        "simulated",
-        "npulab tests/record_sweeps_nvdla.py",
-        "npulab lower",
-    )
+    source = "npulab tests/record_sweeps_nvdla.py"
+    return recording.sweep_of(rows, NAME, "nvdla", CHIP, "SMALL", source)
 
 
 if __name__ == "__main__":
-    print(
-        save_sweep(
-            sweep([row(number) for number in tqdm(range(LAYERS))]),
-            Path(sys.argv[1]) / f"{NAME}.npz",
-        )
-    )
+    recording.save_named(sweep([row(number) for number in tqdm(range(LAYERS))]))
