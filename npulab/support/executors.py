@@ -399,7 +399,7 @@ class _Calls:
             self._cancel(call)
         while self.flight:
             call = self.flight.popleft()
-            # nobody tells those who wait for a cancelled future
+            # a wait for a cancelled future would not end
             if call.future is None or call.future.cancelled():
                 continue
             wait([call.future])

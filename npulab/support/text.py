@@ -76,7 +76,7 @@ def cut_short(texts: Sequence[str], most: int) -> str:
     """
     shown = "".join(texts)
     left = 0
-    # texts are taken from the end until the count of those that are left out fits, too
+    # texts are taken from the end until the shown texts and the count of the others fit
     while len(shown) > most and left < len(texts):
         left += 1
         shown = "".join(texts[:-left]) + f" … {left} more"

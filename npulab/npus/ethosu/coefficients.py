@@ -57,8 +57,8 @@ class CorePart(NamedTuple):
     """The share of a job that one core computes.
 
     Its output channels are numbers among the layer's; ``order`` is the order of its weights. The
-    places of its stream and records count bytes of the buffer of coefficients; the tasks are those
-    that moved stream and records from there.
+    places of its stream and records count bytes of the buffer of coefficients; ``moved`` are
+    the tasks that moved stream and records from there.
     """
 
     channels: slice

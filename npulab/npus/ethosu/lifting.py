@@ -433,7 +433,7 @@ def _convolution(
     if codes.min() < limits.min or codes.max() > limits.max:
         raise _unsupported(
             f"weights of {weights.min()} to {weights.max()}",
-            f"are those of {node.dtype} with a zero point of {zero}",
+            f"are weights of {node.dtype} with a zero point of {zero}",
         )
     scales = ratios * np.asarray(output_q.scale) / np.asarray(input_q.scale)
     per_channel = tuple(scales.tolist())
@@ -509,7 +509,7 @@ def _sum_scales(v: Words, asked: float) -> tuple[float, float, float]:
         if fits.any():
             first = int(np.argmax(fits))
             return float(smaller[first]), float(larger[first]), float(outputs[first])
-    raise _unsupported("a sum whose multipliers no scales have", "are those of some")
+    raise _unsupported("a sum whose multipliers no scales have", "are multipliers of scales")
 
 
 def _single(values: Array) -> Array:

@@ -137,8 +137,8 @@ class Operation(NamedTuple):
         )
 
     def goes_on(self, v: Words) -> bool:
-        """Return true if a job computes the output channels right after those of the operation's
-        last job.
+        """Return true if a job computes the output channels that follow the channels of the
+        operation's last job.
         """
         if not self.weighs:
             return False

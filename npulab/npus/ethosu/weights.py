@@ -29,7 +29,8 @@ PLAIN = 7  # value of wdiv: indices have no quotients
 # A chunk has FEW codes for indices that have no quotient and more than WIDE bits, and for runs with
 # remainders of LONG bits.
 WIDE, LONG = 5, 3
-AHEAD = 8  # weights are read while their quotients are less than this number ahead of those of runs
+# Quotients of weights are read while they are ahead of the quotients of runs by less than this.
+AHEAD = 8
 MOST_SLICE = 2**15
 ALIGN, FILL = 16, 0xFF  # a stream's bytes are a multiple of ALIGN; FILL comes after its end
 LARGEST = 255  # a weight is at most this, and at least minus this

@@ -129,7 +129,7 @@ def expect(
     with no allowed values may have any value but 0.
 
     ``text`` is the message, with ``{name}``, ``{got}`` and ``{allowed}``; ``style`` formats the
-    numbers, ``joint`` stands between the allowed ones, and a range is printed as its ends.
+    numbers, ``joint`` stands between the allowed values, and a range is printed as its ends.
     """
     for name, known in allowed.items():
         value = values[name]
@@ -160,8 +160,8 @@ def agree(
 
 
 def known(values: Named, allowed: Mapping[str, Collection[Any]], text: str = DEVICE) -> None:
-    """Raise Hang for the first field whose value a simulated unit does not know, as it is not
-    ``allowed``; a field with no allowed values may have any value but 0.
+    """Raise Hang for the first field with a value that a simulated unit does not know, because the
+    value is not ``allowed``; a field with no allowed values may have any value but 0.
     """
     for name, numbers in allowed.items():
         hang_if(not numbers and values[name] == 0, f"{name} is 0")

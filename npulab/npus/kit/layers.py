@@ -1,5 +1,5 @@
 """Layers in the form that an NPU needs: all codes of one type, a fully connected layer as a
-convolution, padding by name; and without what they only seem to ask for.
+convolution, padding by name, and no property that changes nothing.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def behind(size: int, outputs: int, kernel: int, stride: int, before: int, apart
 
 
 def padding_names(layer: Conv2D, names: Sequence[Any] = PADDINGS) -> list[str]:
-    """Return those of ``names`` that are paddings and give the layer its border, in their order."""
+    """Return the paddings among ``names`` that give the layer its border, in the order of
+    ``names``."""
     found = []
     for name in dict.fromkeys(names):
         if name in PADDINGS:

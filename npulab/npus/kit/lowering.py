@@ -25,7 +25,8 @@ def placed(
     align: int,
     bits: int = ADDRESS_BITS,
 ) -> dict[str, int]:
-    """Return the addresses of buffers by name: those given, and for other buffers the defaults.
+    """Return the addresses of buffers by name: the given ``addresses``, and the ``defaults`` of
+    all other buffers.
 
     Raises LookupError for a name that has no default, ValueError for an address that is not a
     multiple of ``align`` or does not fit into ``bits`` bits.

@@ -39,7 +39,7 @@ class Memory:
 
     @classmethod
     def of(cls, capture: Capture) -> Memory:
-        """Return a memory that holds those buffers of a capture that have an address."""
+        """Return a memory that holds each buffer of a capture that has an address."""
         return cls(capture.buffers, capture.addresses)
 
     def write(self, start: int, data: bytes, by: str = "") -> None:
@@ -129,8 +129,9 @@ class Memory:
         return layout.unpack(self.read(start, layout.size))
 
     def _page(self, page: int) -> tuple[Array, Array]:
-        """Return the bytes of a page, and an array that is True for those that were written; raises
-        Hang if there would be too many pages.
+        """Return the bytes of a page, and an array that is True for each byte that was written.
+
+        Raises Hang if there would be too many pages.
         """
         if page not in self.pages:
             if len(self.pages) == MOST_PAGES:

@@ -47,8 +47,8 @@ class Layer:
     """A fully connected layer as ruy sees it.
 
     ``address`` is that of its weights ``(units, depth)``, None if it is unknown (and nothing is
-    ever freed there); ``columns`` are those of the other side, the batches. ``block`` is rows and
-    columns of the kernel on the side of the weights, ``other`` its columns on the other side;
+    ever freed there); ``columns`` are the columns of the other side, the batches. ``block`` is rows
+    and columns of the kernel on the side of the weights, ``other`` its columns on the other side;
     ``kernel`` names the kernel's function.
     """
 

@@ -26,8 +26,8 @@ def lift(capture: Capture) -> Lifted:
     captured output.
 
     Input and output have the leading axes of the input in ``capture.parameters``, else ``(batches,
-    ...)``. A hybrid layer has float32 input and output, a quantized layer codes; scales are those
-    of the words and buffers. Raises ValueError if words or bytes are not a layer's (blocks of
+    ...)``. A hybrid layer has float32 input and output, a quantized layer codes; the scales
+    stand in the words and buffers. Raises ValueError if words or bytes are not a layer's (blocks of
     another path, sizes that do not fit, fill that is not the zero point, wrong sums, packed rows
     that differ from the input), Unsupported without the weights' buffers.
     """

@@ -13,7 +13,7 @@ from npulab.quant.layers import FullyConnected, per_channel
 from npulab.quant.rules import rule
 
 SEPARATE, FUSED_RULE = "hybrid-float32", "hybrid-float32:fused"
-# TensorFlow Lite multiplies the scales of a tensor in float32, those of channels in float64.
+# TensorFlow Lite multiplies the scales of a tensor in float32, the scales of channels in float64.
 ORDERS = {False: "P", True: "D"}
 
 

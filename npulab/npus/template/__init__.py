@@ -52,7 +52,7 @@ CHIPS_HEAD = "chip,feature,value,evidence,note"
 class Start(NamedTuple):
     """The contents that a new target begins with.
 
-    ``files`` replace those of the template; ``dense`` says that a block has a word at every offset;
+    ``files`` replace files of the template; ``dense`` says that a block has a word at every offset;
     ``guessed`` is a text for the target's page; ``words`` is the size of its parameter block in
     words; ``opcode`` is the field that names the block of each command, if jobs are a stream of
     commands.

@@ -1,5 +1,5 @@
 """Alternatives in a map, such as the members of a C union: made into blocks, or into features of a
-chip, which has those that do not overlap.
+chip, which has the features that do not overlap.
 
 If all alternatives of a union have a field in the same bits whose enum names one of them, that
 field is their opcode, and the blocks are the names of its enum, as ``read_commands`` needs them.
@@ -55,8 +55,8 @@ def usable(table: RegisterTable, given: Mapping[str, str] | None = None) -> Usab
 
     A block that is a union becomes a block for each name of its opcode or, if it has none, for each
     of its alternatives. ``given`` has the alternative by name of the opcode, where they are not
-    called alike. Of all other features, in their order, the chip has each that does not overlap
-    those before it.
+    called alike. Of all other features, in their order, the chip has each feature that does
+    not overlap an earlier feature of the chip.
 
     Raises ValueError for a name or an alternative in ``given`` that no union has.
     """
@@ -114,8 +114,8 @@ def opcodes_of(rows: Rows, enums: Enums, given: Mapping[str, str]) -> Opcodes | 
     """Return the opcode of a union: the first field that all alternatives have in the same bits,
     and whose enum has the name of one of them, or a name in ``given``; None if there is none.
 
-    An alternative is a name's if both are called alike but for capitals. Names that no alternative
-    has get, as a guess, the one with the most fields of the alternatives that no name has.
+    An alternative is a name's if both are called alike but for capitals. A name without an
+    alternative gets, as a guess, the alternative with most fields that has no name yet.
     """
     features = _in_order(rows)
     for field, enum in _common_enums(rows, enums):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import npulab
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Hang, Unsupported
 from npulab.layout import hwc
+from npulab.npus import kit
 from npulab.npus.kit.facts import Facts
 from npulab.npus.kit.fields import agree, expect, known, names_of, offsets_of, only_job, values_of
 from npulab.npus.kit.layers import as_1x1, behind, of_type, padding_names
@@ -328,3 +330,8 @@ def test_facts_of_a_folder(tmp_path: Path) -> None:
         "npulab lower",
     )
     assert capture.maps.keys() == {"U", "MADE", "S"}
+
+
+def test_the_examples_of_the_page_hold() -> None:
+    page = Path(kit.__file__).with_name("README.md")
+    assert doctest.testfile(str(page), module_relative=False) == (0, 5)
