@@ -254,7 +254,7 @@ def test_what_has_no_place_is_told(tmp_path: Path) -> None:
     path = written(tmp_path, domain(body))
     table, told = read(path)
     assert told == [
-        f"{path}: not carried over: {path}, line 1: B = 1, as A is 1 too; {path}, line 2: C has no number; "
+        f"{path}: not carried over: {path}, line 1: B = 1, because A is 1 too; {path}, line 2: C has no number; "
         f"{path}, line 2: the type 'strange' of R_G, which nobody declares for 1 bits"
     ]
     assert table.enums == {"R_F": {1: "A"}}
@@ -359,7 +359,7 @@ def test_a_second_field_on_the_same_bits_is_lost(tmp_path: Path) -> None:
     path = written(tmp_path, domain(body))
     with pytest.warns(
         UserWarning,
-        match="line 3: field G of register R at 0x0, of whose bits another field has some$",
+        match="line 3: field G of register R at 0x0, which shares bits with another field$",
     ):
         assert [row["field"] for row in read_rnndb(path).rows] == ["F", "S"]
 

@@ -672,7 +672,7 @@ def test_any_names_round_trip(
     [
         (
             "",
-            "got a file without a struct and without macros of registers, allowed is C that has one of them",
+            "got a file without a struct and without macros of registers, allowed is C that has a struct or macros of registers",
         ),
         (
             "#define ID_NID_MASK 0xff",

@@ -1,5 +1,5 @@
-"""The comments of a C file, assigned to its members, macros and structs: npulab's annotations, and
-notes of people.
+"""Which comment of a C file belongs to which member, macro or struct. A comment is one of npulab's
+annotations, or a note of people.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from npulab.support.refuse import refusing
 NEAR = 2**8  # most characters between an annotation and its struct
 FAR = 2**12  # most characters between a comment and its member or macro
 SIGNS = re.compile(r"[\[\](),;{}]")
+DEPTHS = {"(": 1, "[": 1, ")": -1, "]": -1}  # how a sign changes the depth of brackets
 
 
 class Span(NamedTuple):
-    """The place of a member, enumerator or macro in the text: its start, and its end."""
+    """The place of a member, enumerator or macro in the text: ``code[start:end]``."""
 
     start: int
     end: int
 
 
 class Comments(NamedTuple):
-    """The words of annotations, and the notes, by the start of the span to which they belong."""
+    """The comments of a file: ``words`` has the words of annotations, ``notes`` the notes of
+    people. A key is the start of the span to which the comment belongs."""
 
     words: dict[int, dict[str, Any]]
     notes: dict[int, str]
@@ -44,14 +46,14 @@ def comments_of(source: Source, spans: Iterable[Span], before: bool = True) -> C
     ordered = sorted(spans, key=lambda span: (span.end, span.start))
     ends = [span.end for span in ordered]
     for comment in source.comments:
-        at = bisect_right(ends, comment.start)
+        following = bisect_right(ends, comment.start)  # the first span that ends after the comment
         span = None
-        if at and _follows(source, comment, ends[at - 1]):
-            span = ordered[at - 1]
-        elif at < len(ordered) and (before or comment.start >= ordered[at].start):
-            between = source.code[comment.end : ordered[at].start]
+        if following and _follows(source, comment, ends[following - 1]):
+            span = ordered[following - 1]
+        elif following < len(ordered) and (before or comment.start >= ordered[following].start):
+            between = source.code[comment.end : ordered[following].start]
             if len(between) <= FAR and not re.search(r"[{};]", between):
-                span = ordered[at]
+                span = ordered[following]
         if span is None:
             continue
         words = annotation_in(source, comment)
@@ -65,14 +67,14 @@ def comments_of(source: Source, spans: Iterable[Span], before: bool = True) -> C
 
 
 def _follows(source: Source, comment: Comment, end: int) -> bool:
-    """True if only blanks of one line lie between a span's end and a comment."""
+    """True if a comment begins on the line on which a span ends, with only blanks between them."""
     between = source.code[end : comment.start]
     return len(between) < FAR and not between.strip() and "\n" not in between
 
 
 def _heads_list(source: Source, comment: Comment) -> bool:
-    """True if a comment stands after an opening brace at the end of a line: it is about the whole
-    list, not about its first member."""
+    """True if a comment follows an opening brace and ends its line: it is about the whole list in
+    the braces, not about the first member."""
     before = source.code[max(0, comment.start - FAR) : comment.start].rpartition("\n")[2]
     after = source.code[comment.end : comment.end + FAR].partition("\n")[0]
     return before.rstrip().endswith("{") and after.isspace()
@@ -89,8 +91,8 @@ def annotation_in(source: Source, comment: Comment) -> dict[str, Any] | None:
 
 
 def annotation_before(source: Source, position: int) -> dict[str, Any]:
-    """Return the words of the annotation right before a struct or union; an empty dict if there is
-    none.
+    """Return the words of the annotation right before the struct or union whose name is at
+    ``position``; an empty dict if there is no annotation.
     """
     start = -1
     for word in ("struct", "union"):
@@ -107,12 +109,14 @@ def annotation_before(source: Source, position: int) -> dict[str, Any]:
 
 
 def span_at(code: str, start: int, ends: str) -> Span:
-    """Return the span from a start to the first of the signs ``ends`` outside of brackets."""
+    """Return the span from ``start`` to the first sign of ``ends`` that is outside of brackets,
+    including this sign unless it is a closing brace; to the end of the text if there is no such
+    sign."""
     depth = 0
     for match in SIGNS.finditer(code, start):
         if depth <= 0 and match[0] in ends:
             if match[0] == "}":
                 return Span(start, match.start())
             return Span(start, match.end())
-        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(match[0], 0)
+        depth += DEPTHS.get(match[0], 0)
     return Span(start, len(code))

@@ -1,9 +1,9 @@
-"""The names of codes that a C header gives next to its structs: macros with the field's name inside
-theirs, and enums with the field's name at the end of their tag.
+"""The names of codes that a C header gives next to its structs. They are macros whose names contain
+the name of a field, or an enum whose tag ends in the name of a field.
 
 ``#define NPU_OPCODE_LOAD 0`` and ``#define NPU_OPCODE_STORE 1`` name the codes of a bit-field
-``opcode``, unless the header has a bit-field whose longer name is inside the macros' names too, as
-``npu_opcode``.
+``opcode``. If the header also has a bit-field ``npu_opcode``, they name the codes of that field,
+because the macros' names contain its longer name.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from npulab.registers.fields import Cells, Enums, NewCodes, NewEnums, Row
 Rows = Sequence[Cells]
 
 FEWEST = 2  # fewest macros that are the codes of a field
-# A field as wide as a type of C may be anything of a program: a number, a size, flags. A field of
-# at most NARROW bits may have any codes; in a wider field every second code has a name.
-WHOLE, NARROW = (8, 16, 32, 64), 8
-# the words of a name: parts between underscores, and parts that begin with a capital letter
+# The widths of whole types of C, in bits. A field of such a width may be anything of a program (a
+# number, a size, flags), so the tag of its enum must be its name exactly.
+WHOLE = (8, 16, 32, 64)
+# A field of at most so many bits may have any codes. In a wider field, the highest code is below
+# twice the number of names.
+NARROW = 8
+# finds the words of a name: underscores, capital letters and digits begin or end a word
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 class Named(NamedTuple):
-    """Rows of which some have an enum, the enums that were made for them, and the macros that they
-    were made of.
+    """``rows`` of structs, some of them with an enum; ``enums`` has the enums that were made of
+    macros, and ``macros`` the names of these macros.
     """
 
     rows: Rows
@@ -35,8 +38,8 @@ class Named(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """A field that may have codes: the words of its name in capitals, and the bits of the narrowest
-    field of the name.
+    """A name of fields that may have codes: its ``words`` in capitals, and the ``width`` in bits of
+    the narrowest field of this name.
     """
 
     words: tuple[str, ...]
@@ -44,8 +47,8 @@ class _Field(NamedTuple):
 
 
 class _Code(NamedTuple):
-    """A macro whose name has a field's words: the words up to the field's last, the rest, and its
-    number.
+    """A macro whose name contains the words of a field, and its ``number``. ``front`` is the
+    macro's name up to and with the field's words, ``name`` what follows, the name of the code.
     """
 
     front: str
@@ -55,12 +58,14 @@ class _Code(NamedTuple):
 
 
 def with_codes(rows: Rows, numbers: Mapping[str, int], enums: Enums) -> Named:
-    """Return the rows of structs with an enum for each field whose codes ``numbers`` or ``enums``
-    name.
+    """Return the rows of structs; a field whose codes have names in ``numbers`` or ``enums`` gets
+    an enum.
 
-    ``numbers`` are macros that nothing else explains. The macros of a field begin alike, are at
-    least two, and fit into the field; of two for the same code the first counts. Numbers that all
-    have one bit set are no codes, for they may be flags.
+    ``numbers`` has the number of each macro that nothing else explains. The macros of a field must
+    be at least two, have the same text up to the field's name, and fit into the field. If two
+    macros have the same number, the first counts. Numbers that all have exactly one bit set are not
+    codes, because they may be flags. ``enums`` has the enums of the header; one of them is used
+    only if the field has no such macros.
     """
     fields = _fields(rows)
     found: dict[str, list[_Code]] = {}
@@ -94,13 +99,13 @@ def with_codes(rows: Rows, numbers: Mapping[str, int], enums: Enums) -> Named:
 
 
 def _own_name(row: Row) -> str:
-    """The name of a row's field without the members and the alternative around it."""
+    """Return the name of a row's field without the names of the members that contain it."""
     return str(row.get("field", "")).rpartition(".")[2]
 
 
 def _fields(rows: Rows) -> dict[str, _Field]:
-    """The fields that may have codes, by name; a name is left out if any field of that name has a
-    meaning already.
+    """Return the fields that may have codes, by name. A name is left out if any field of this name
+    is an address or has a value column already.
     """
     widths: dict[str, int] = {}
     fields: dict[tuple[str, str, str], int] = {}
@@ -123,7 +128,7 @@ def _fields(rows: Rows) -> dict[str, _Field]:
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """The words of a name in capitals.
+    """Return the words of a name, in capitals.
 
     >>> _words("alu_opcode"), _words("NpuOpcode"), _words("VTA_MEM_ID")
     (('ALU', 'OPCODE'), ('NPU', 'OPCODE'), ('VTA', 'MEM', 'ID'))
@@ -132,8 +137,9 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _place_of(macro: str, fields: Mapping[str, _Field]) -> tuple[str, str, str] | None:
-    """The field whose words are inside a macro's name, the macro's name up to their end, and the
-    rest; the field with the most words counts. None if there is no such field or no rest.
+    """Return (field, front, name) for a macro, as ``_Code`` explains: the field is the one with the
+    most words that the macro's name contains. None if there is no such field, or if nothing follows
+    its words.
     """
     parts = macro.split("_")
     upper = [part.upper() for part in parts]
@@ -150,8 +156,8 @@ def _place_of(macro: str, fields: Mapping[str, _Field]) -> tuple[str, str, str] 
 
 
 def _names(codes: Sequence[_Code], width: int) -> NewCodes:
-    """The names of a field's codes by number; none if the macros do not begin alike or cannot be
-    its codes.
+    """Return the names of a field's codes by number; an empty dict if the macros have different
+    fronts, if a name does not begin with a letter, or if the numbers cannot be codes of the field.
     """
     fronts = {code.front for code in codes}
     names: NewCodes = {}
@@ -165,7 +171,7 @@ def _names(codes: Sequence[_Code], width: int) -> NewCodes:
 
 
 def _are_codes(numbers: Collection[int], width: int) -> bool:
-    """True if numbers may be the codes of a field of some bits."""
+    """True if numbers may be the codes of a field of ``width`` bits."""
     if len(numbers) < FEWEST or min(numbers) < 0 or max(numbers) >= 2**width:
         return False
     if all(number.bit_count() == 1 for number in numbers):
@@ -174,9 +180,9 @@ def _are_codes(numbers: Collection[int], width: int) -> bool:
 
 
 def _enum_of(words: Sequence[str], width: int, enums: Enums) -> str:
-    """The only enum whose tag is a field's words and whose numbers may be its codes; for a field
-    that is no whole type, the tag may also have words before the field's. "" if there is none or
-    there are several.
+    """Return the only enum whose tag consists of a field's words and whose numbers may be codes of
+    the field; "" if there is none, or if there are several. If the field's width is not that of a
+    type of C (``WHOLE``), the tag may have other words in front.
     """
     found = []
     for tag, names in enums.items():
@@ -191,7 +197,7 @@ def _enum_of(words: Sequence[str], width: int, enums: Enums) -> str:
 
 
 def _free(name: str, taken: Iterable[str]) -> str:
-    """The name, with ``_codes`` appended until it is none of ``taken``."""
+    """Return the name; ``_codes`` is appended until it is not in ``taken``."""
     known = set(taken)
     while name in known:
         name += "_codes"

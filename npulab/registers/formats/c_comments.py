@@ -1,7 +1,9 @@
-"""Comments of C: notes of people, and npulab's own annotations, for facts that C cannot express.
+"""Comments of C: notes of people, and npulab's own annotations, which state facts that C cannot
+express.
 
-``/* npulab: {"evidence": "K", "at": 14} */`` adds columns to the declaration next to it. It is
-written as JSON whose texts neither end nor begin a comment, and contain no trigraph.
+``/* npulab: {"evidence": "K", "at": 14} */`` states columns for the declaration next to it. An
+annotation is JSON in which ``/*``, ``*/`` and ``??`` are escaped: the first two would begin or end
+a comment, and the third would begin a trigraph.
 """
 
 from __future__ import annotations
@@ -88,8 +90,8 @@ def note_in(text: str) -> str:
 
 
 def note_comment(note: str) -> str:
-    """Return a comment from which ``note_in`` reads this note; blank if no plain comment can carry
-    the note.
+    """Return a comment from which ``note_in`` reads this note; blank if no plain comment can, so
+    that the note needs an annotation.
     """
     fits = (
         PLAIN.fullmatch(note)
@@ -116,8 +118,8 @@ def licence_in(text: str) -> str:
 
 
 def licence_comment(text: str) -> str:
-    """Return a comment from which ``licence_in`` reads this text, or else an annotation; blank for
-    a blank text.
+    """Return a comment from which ``licence_in`` reads this text or, if no plain comment can carry
+    it, an annotation; blank for a blank text.
     """
     if not text:
         return ""

@@ -1,5 +1,5 @@
-"""Fields and registers as they are collected from the macros of a C header, and the runs of bits in
-masks.
+"""Fields and registers as ``c_macros`` collects them from the macros of a C header, and the runs of
+bits in a mask.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ ALL = 2**64 - 1
 
 
 class Lost(NamedTuple):
-    """A thing of the file that is not in the table: its kind (register, field, declaration, macro),
-    its name, its position, and the reason.
+    """A thing of the file that is not in the table, or not as the file says: its kind (such as
+    "register", "field" or "declaration"), its name, its position in the text, and the reason.
     """
 
     kind: str
@@ -24,8 +24,8 @@ class Lost(NamedTuple):
 
 
 class NamedNumber(NamedTuple):
-    """A number that names a value; ``in_place`` if it surely has the value's bits at their place in
-    the register.
+    """A number that has a name, as a value of a field. ``in_place`` is True if the number certainly
+    has its bits where they are in the register; if it is False, it may also be counted from bit 0.
     """
 
     value: int
@@ -34,7 +34,13 @@ class NamedNumber(NamedTuple):
 
 @dataclass(slots=True)
 class Bits:
-    """A field as its macros describe it; a number that no macro states is -1."""
+    """A field as its macros describe it; a number that no macro states is -1.
+
+    ``mask``, ``low`` (the lowest bit), ``width`` and ``high`` (the highest bit) are as the macros
+    state them. ``strict`` is True for envytools' spelling, in which each mask and each value has
+    its bits where they are in the register. ``guess`` is True if the width is a guess. ``values``
+    has the named values.
+    """
 
     name: str
     position: int
@@ -42,18 +48,19 @@ class Bits:
     low: int = -1
     width: int = -1
     high: int = -1
-    strict: bool = False  # True for envytools' spelling: values have their bits in place
+    strict: bool = False
     guess: bool = False
     values: dict[str, NamedNumber] = field(default_factory=dict)
 
     @property
     def bits(self) -> int:
-        """The field's mask in its register; -1 if it is unknown, above 64 bits if a number of the
-        field is too large for any register.
+        """The field's mask, with its bits where they are in the register. It is -1 if it is
+        unknown, and wider than 64 bits if a number of the field is too large for any register.
         """
         if max(self.low, self.width, self.high) > WORD_BITS * 2:
             return ALL + 1
         if self.mask >= 0:
+            # a stated mask with bits below the lowest bit of the field is counted from bit 0
             if self.low > 0 and self.mask % 2**self.low:
                 return self.mask * 2**self.low
             return self.mask
@@ -79,15 +86,17 @@ class Register:
 
     macro: str
     name: str
-    offset: int
-    position: int
-    lengths: tuple[tuple[int, int], ...] = ()  # for each dimension: elements, bytes between them
-    heads: list[str] = field(default_factory=list)  # words with which the names of its fields begin
+    offset: int  # in bytes
+    position: int  # of the macro, in the text
+    # of an array, for each dimension: the number of elements, and the bytes from one to the next
+    lengths: tuple[tuple[int, int], ...] = ()
+    heads: list[str] = field(default_factory=list)  # texts with which the names of its fields begin
     fields: list[Bits] = field(default_factory=list)
     values: dict[str, NamedNumber] = field(default_factory=dict)  # named values of the whole word
 
     def short(self, name: str) -> str:
-        """The name of a field without the name of its register."""
+        """Return the name of a field without the longest of the register's ``heads``; the name of
+        the register for a field that is named as a head is."""
         heads = [head for head in self.heads if name.startswith(f"{head}_")]
         if heads:
             return name[max(map(len, heads)) :].lstrip("_")
@@ -102,7 +111,8 @@ class Register:
         return mask > 0 and any(bits.bits & mask for bits in self.fields if bits.bits > 0)
 
     def reach(self) -> None:
-        """Widen, as a guess, each field of which only the shift is known, up to the next field."""
+        """Widen, as a guess, each field of which only the shift is known, up to the next field or
+        the end of the word."""
         for bits in self.fields:
             if bits.mask < 0 <= bits.low and bits.bits < 0:
                 above = [other.lowest for other in self.fields if other.lowest > bits.low]
@@ -111,7 +121,7 @@ class Register:
 
 
 def lowest_bit(mask: int) -> int:
-    """The number of the lowest bit of a mask above 0."""
+    """Return the number of the lowest bit of a mask, which is above 0."""
     return (mask & -mask).bit_length() - 1
 
 
@@ -125,8 +135,8 @@ def is_run(mask: int) -> bool:
 
 
 def fits(value: int, mask: int) -> bool:
-    """True if a number can be a value of the field with a mask: at the mask's place, or counted
-    from bit 0.
+    """True if a number can be a value of the field with this mask: its bits are at the mask's
+    place, or it is counted from bit 0 and not too large. True for an unknown mask (0 or less).
     """
     return mask <= 0 or not value & ~mask or value <= mask // (mask & -mask)
 

@@ -1,5 +1,5 @@
 """Registers of a C header that have no fields: offsets in lists, groups of registers, and numbers
-whose names begin with the name of a register.
+whose names begin with the name of a register. Such a register and these numbers are a family.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from npulab.registers.formats.c_offsets import FEWEST
 from npulab.registers.formats.c_roles import Roles
 from npulab.registers.formats.c_text import LITERAL
 
-FAR = 2**8  # most macros in the text between an offset and the next one
+FAR = 2**8  # most macros that are searched for the next offset after a family
 NEAR = 0x40  # most bytes between neighbours in a list
-GROUP = 0x100  # bytes; the offset of a group is a multiple of this
-REACH = 0x40 * WORD_BYTES  # bytes that a register's family may span if no other offset follows
-PAST = 0x1000  # bytes; an offset counts up to this far beyond twice the last sure offset
+GROUP = 0x100  # bytes; the offset of a group that has no register of its own is a multiple of this
+REACH = 0x40 * WORD_BYTES  # bytes that a family may span if no other offset follows
+PAST = 0x1000  # bytes; an offset is near if it is at most twice the last sure offset plus this
 
 
 @dataclass(frozen=True)
 class Open:
-    """The offsets of which it is not known yet whether they are registers."""
+    """The macros of offsets that may be registers; each name is a macro's."""
 
-    lone: list[str]
-    children: Mapping[str, list[str]]  # by the register with whose name they begin
-    hexadecimal: Set[str]  # names of macros that are written as offsets are
+    lone: list[str]  # names that begin with no register's name
+    children: Mapping[str, list[str]]  # the other names, by the register with whose name they begin
+    hexadecimal: Set[str]  # names whose macros are written as offsets are
     marks: set[str]  # names that match NAMED; empty if few do
-    by_macro: Mapping[str, str]
+    by_macro: Mapping[str, str]  # as in ``Roles``
 
 
 def add_listed(roles: Roles) -> None:
-    """Add the registers whose names begin no field's name, and mark the offsets that are groups of
-    registers.
+    """Add the registers that have no fields named after them, and give offsets that are groups of
+    registers the role "group".
     """
     by_macro = roles.by_macro
     for name in roles.candidates:
@@ -79,8 +79,10 @@ def _most(names: Set[str], every: Set[str]) -> bool:
 def _groups(
     roles: Roles, rest: Sequence[str], by_macro: Mapping[str, str], owner: Longest
 ) -> set[str]:
-    """The offsets that are groups: the names of several registers begin with the group's name, and
-    its offset is 0 or that of the first of them.
+    """Return the offsets that are groups: the names of registers begin with the group's name, and
+    its offset is that of one of them or, if they are several, a multiple of ``GROUP`` that is not
+    above any of theirs. An array is a group if the name of another array begins with its name. If
+    there are several groups, each offset that equals a group's and a register's is a group too.
     """
     inner: dict[str, list[int]] = {}
     for register in roles.registers.values():
@@ -107,10 +109,10 @@ def _groups(
 def _families(
     roles: Roles, loose: Set[str], by_macro: Mapping[str, str], owner: Longest
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the offsets whose names begin with no register's name, and, by register, the offsets
-    whose names begin with the register's name.
+    """Return the offsets whose names begin with no register's name, and arrays; and, by register,
+    the offsets whose names begin with the register's name.
 
-    Neither has offsets whose names begin with a field's name: they are values of the field.
+    Offsets whose names begin with a field's name are left out: they are values of the field.
     """
     lone: list[str] = []
     children: dict[str, list[str]] = {}
@@ -135,8 +137,8 @@ def _families(
 
 
 def _as_offsets(roles: Roles, names: Iterable[str]) -> set[str]:
-    """The names of the macros that are written as offsets are: in hexadecimal, with a parameter, or
-    not as a plain number.
+    """Return the names whose macros are written as offsets are: in hexadecimal, with a parameter,
+    or as an expression.
     """
     plain, hexadecimal = roles.facts.plain, roles.facts.hexadecimal
     out = set()
@@ -147,8 +149,9 @@ def _as_offsets(roles: Roles, names: Iterable[str]) -> set[str]:
 
 
 def _add_lone(roles: Roles, found: Open) -> None:
-    """Add offsets whose names begin with no register's name: if the name has the mark of a
-    register, if the offset lies near sure registers, or if it stands in a list.
+    """Add an offset whose name begins with no register's name in one of four cases: its name has
+    the mark of a register, it is an array of known length, it is near sure registers, or it is in a
+    list of offsets.
     """
     facts = roles.facts
     offsets = _numbers(roles, found.hexadecimal)
@@ -175,8 +178,8 @@ def _add_lone(roles: Roles, found: Open) -> None:
 
 
 def _numbers(roles: Roles, names: Set[str]) -> dict[str, int]:
-    """The offsets of these names and of the registers, and hexadecimal numbers without a role, in
-    the order of the text.
+    """Return the offsets of these names and of the registers, and the hexadecimal numbers without a
+    role, by name and in the order of the text.
     """
     out = {}
     for name in roles.facts.ordered:
@@ -187,9 +190,9 @@ def _numbers(roles: Roles, names: Set[str]) -> dict[str, int]:
 
 
 def _counted(roles: Roles, offsets: Mapping[str, int]) -> set[str]:
-    """Return the numbers that only count, such as 0, 1 and 2, or 4 between 3 and 5: neighbours in
-    the text whose names differ only in the last word, and at least one of the two is no multiple of
-    a word.
+    """Return the names of numbers that only count, such as 0, 1 and 2, or 4 between 3 and 5. Such
+    numbers are neighbours in the text, their names differ only in the last word, and at least one
+    of two neighbours is not a multiple of a word.
     """
     out = set()
     for a, b in pairwise(offsets):
@@ -200,10 +203,11 @@ def _counted(roles: Roles, offsets: Mapping[str, int]) -> set[str]:
 
 
 def _in_lists(roles: Roles, offsets: Mapping[str, int], listed: Set[str]) -> set[str]:
-    """The numbers that stand in lists: runs of offsets that rise in the order of the text.
+    """Return the names of the numbers in lists, which are runs of offsets that rise in the order of
+    the text.
 
-    If registers are known, only numbers near them count; if none is known, lists count only if at
-    least half of all numbers stand in them.
+    If registers are known, only numbers near them are returned. If no register is known, numbers
+    are returned only if the lists have at least half of all numbers.
     """
     lists: list[list[str]] = []
     for name in offsets:
@@ -229,7 +233,7 @@ def _in_lists(roles: Roles, offsets: Mapping[str, int], listed: Set[str]) -> set
 
 
 def _may_be_bits(name: str, value: int) -> bool:
-    """True if an offset may be a mask, by its name's last word, or a single bit, by its value."""
+    """True if an offset may be a mask, because its name ends as a mask's does, or a single bit."""
     if TAILS.get(name.rpartition("_")[2]) == "mask":
         return True
     return value.bit_count() <= 1 and not MARKED.fullmatch(name)
@@ -238,8 +242,9 @@ def _may_be_bits(name: str, value: int) -> bool:
 def _near_registers(
     roles: Roles, offsets: Mapping[str, int], lists: Sequence[list[str]]
 ) -> Iterable[str]:
-    """Yield numbers of the lists that contain a sure register: numbers before the list's last sure
-    register, and numbers with a neighbour of the same first word at most ``NEAR`` bytes away.
+    """Yield the names of some numbers of the lists that contain a sure register: numbers before the
+    list's last sure register, and numbers whose neighbour in the list has the same first word and
+    is at most ``NEAR`` bytes away.
     """
     words = {first_word(name) for name in roles.registers}
     for names in lists:
@@ -257,7 +262,8 @@ def _near_registers(
 
 
 def _direct(roles: Roles, found: Open) -> dict[str, list[str]]:
-    """The plain numbers without a role, by the register or field whose name begins theirs."""
+    """Return the plain numbers without a role, by the register or field with whose name their names
+    begin."""
     finder = Longest({*roles.fields, *found.by_macro.values()})
     direct: dict[str, list[str]] = {}
     for name in roles.facts.plain:
@@ -269,8 +275,8 @@ def _direct(roles: Roles, found: Open) -> dict[str, list[str]]:
 def _add_children(
     roles: Roles, found: Open, outer: str, names: Sequence[str], direct: Sequence[str]
 ) -> None:
-    """Add a register and the numbers whose names begin with its name, unless these numbers may be
-    bits or values of the register.
+    """Add the register ``outer`` and the numbers ``names``, whose names begin with its name, as
+    registers, unless these numbers may be bits or values of the register.
     """
     macro = roles.keys.macros[outer]
     numbers = [name for name in names if name in found.hexadecimal]
@@ -287,7 +293,9 @@ def _are_registers(
     roles: Roles, macro: str, names: Sequence[str], numbers: Sequence[str], direct: Sequence[str]
 ) -> bool:
     """True if the numbers are offsets of registers: they rise from the register's offset to the
-    next offset in the text, or each follows closely after an offset before it in the text.
+    next offset in the text, or each is at most two words above an offset just before it. Numbers
+    that may be single bits must rise, and have names as the parts of a wide register have. False if
+    ``direct`` has another number whose name begins with the register's name.
     """
     if not numbers:
         return False
@@ -305,8 +313,9 @@ def _are_registers(
 
 
 def _next_offset(roles: Roles, macro: str, most: int) -> int:
-    """The first higher offset after a register in the text whose name does not begin with the
-    register's name; ``REACH`` bytes on if there is none.
+    """Return the first higher offset among the ``most`` offsets after a register in the text, whose
+    name does not begin with the register's name. If there is none, it is ``REACH`` bytes above the
+    register.
     """
     offset, at = roles.candidates[macro], roles.place(macro)
     for _, name in roles.by_position[at : at + most]:
@@ -316,7 +325,7 @@ def _next_offset(roles: Roles, macro: str, most: int) -> int:
 
 
 def _follows(roles: Roles, name: str) -> bool:
-    """True if one of the four offsets before a number in the text is at most two words lower."""
+    """True if one of the four offsets before this one in the text is at most two words lower."""
     at = roles.place(name)
     for _, other in roles.by_position[max(0, at - 4) : at]:
         if 0 < roles.candidates[name] - roles.candidates[other] <= 2 * WORD_BYTES:

@@ -1,5 +1,6 @@
-"""Registers from the macros of a C header: the role of each macro is decided over the whole file,
-from the way in which names begin with other names, and from the values.
+"""Registers from the macros of a C header. The role of a macro (such as register, field or value)
+is decided from all macros of the file: from which names begin with which other names, and from the
+values.
 
 ``c_dialects`` has the table of the known spellings. A field of which only the shift is known
 reaches up to the next field; its evidence is ``guess``. A macro without a role is reported with its
@@ -31,7 +32,7 @@ from npulab.registers.formats.c_offsets import FEWEST, find_arrays, find_keys, f
 from npulab.registers.formats.c_pairs import Group, paired_fields
 from npulab.registers.formats.c_roles import Roles
 
-# matches the text before a macro's name in its line
+# matches, from a macro's position on, the text before its name
 DEPTH = re.compile(r"(?:[ \t]*#[ \t]*define)?[ \t]*")
 
 
@@ -56,7 +57,7 @@ def roles_of(facts: Facts) -> Roles:
         arrays.lost,
         pairs.fields,
     )
-    # The most certain steps come first: later steps do not change a role that is decided.
+    # the most certain steps come first, because a later step does not change a decided role
     for step in (
         _place_pairs,
         _lose_without_value,
@@ -76,12 +77,13 @@ def roles_of(facts: Facts) -> Roles:
 
 
 def _place_pairs(roles: Roles) -> None:
-    """Add to their registers the fields that take several macros each, such as mask and shift."""
+    """Add to their registers the fields that several macros describe together, such as a mask and a
+    shift."""
     facts, keys = roles.facts, roles.keys.macros
     for base in _masks_by_own_name(roles):
         roles.roles[keys.pop(base)] = "attribute"
-    # Find the registers whose offset is not a multiple of a word: names that begin with the name of
-    # such a register belong to no other register.
+    # ``odd`` has numbers that are named as registers, but are not multiples of a word. A name that
+    # begins with an odd name belongs to no register with a shorter name.
     spelling = "suffixed"
     if roles.keys.spelling == "prefixed":
         spelling = "prefixed"
@@ -96,7 +98,7 @@ def _place_pairs(roles: Roles) -> None:
         key, outer = roles.find.at_or_in(base), roles.find.inside(base)
         nested = key == base and outer
         if nested and roles.candidates[keys[outer]] == roles.candidates[keys[key]]:
-            # the macro repeats its register's offset for a field
+            # the macro has a field's name and repeats the offset of the field's register
             roles.roles[keys[key]] = "attribute"
             key = outer
         if key:
@@ -104,7 +106,8 @@ def _place_pairs(roles: Roles) -> None:
 
 
 def _masks_by_own_name(roles: Roles) -> set[str]:
-    """The fields whose plain name is also a macro with their mask, which looks like an offset."""
+    """Return the names of the fields for which a macro, whose name is the field's name without a
+    tail, has the field's mask as its value. Such a macro looks like an offset, but is none."""
     own, others = set(), set()
     for base, bits in roles.fields.items():
         macro = roles.keys.macros.get(base, "")
@@ -113,14 +116,15 @@ def _masks_by_own_name(roles: Roles) -> set[str]:
         else:
             others.add(base)
     if len(own) < FEWEST:
-        # The mask may equal the offset by chance: names with which other fields begin are left out.
+        # If there are few such macros, their values may be offsets that equal the masks by chance:
+        # a name with which the names of other fields begin is left out, for it may be a register's.
         own -= {*map(Longest(roles.keys.macros).inside, others)}
     return own
 
 
 def _lose_without_value(roles: Roles) -> None:
-    """Report the macros that are written as bits but have no value, as lost; the registers with
-    whose names they begin are kept.
+    """Report the macros that are written as bits but have no value as lost fields. The registers
+    with whose names they begin are added.
     """
     for name, reason in roles.facts.refused.items():
         if name in roles.facts.bitwise:
@@ -149,6 +153,7 @@ def _add_single_macros(roles: Roles) -> None:
                 roles.roles[name] = "bits"
             continue
         outer = known.inside(base)
+        # a mask inside another field's mask is a part of that field, and a field itself
         is_part = base != name and outer in roles.fields and not value & ~masks[outer]
         nests = len(outer) > len(key) and (outer in roles.fields or is_run(value))
         if nests and not is_part and fits(value, masks[outer]):
@@ -159,8 +164,9 @@ def _add_single_macros(roles: Roles) -> None:
 
 
 def _bases(roles: Roles) -> dict[str, str]:
-    """The names of fields, by macro, for the macros that are written as bits. A macro that is only
-    one of several values of a field is left out.
+    """Return the names of fields, by macro, for the macros that are written as bits. A macro
+    ``number << shift`` without a tail is left out if it is a value of a field: the number is not
+    a mask of ones from bit 0, or the register has other numbers with the same shift.
     """
     facts = roles.facts
     bases = {}
@@ -186,14 +192,15 @@ def _bases(roles: Roles) -> dict[str, str]:
 
 
 def _add_weak_whole(roles: Roles) -> None:
-    """Add the fields of a lone mask or a lone shift whose name is that of their register."""
+    """Add the fields of a lone mask or a lone shift that have the name of their register."""
     _add_weak(roles, whole=True)
 
 
 def _add_weak(roles: Roles, whole: bool = False) -> None:
     """Add the fields of a lone mask or a lone shift, if their register is certain and no other
-    field has these bits. With ``whole``, only the fields whose name is that of their register
-    are added, else only the other fields.
+    field has these bits. With ``whole``, only fields that have the name of their register are
+    added; without it, only fields with another name. A mask without a register is kept as a field
+    without one.
     """
     for base, kinds in roles.pairs.weak.items():
         key = roles.find.at_or_in(base)
@@ -227,7 +234,8 @@ def _add_weak(roles: Roles, whole: bool = False) -> None:
 def _weak_bits(roles: Roles, base: str, kinds: Group, nests: bool) -> Bits | None:
     """Return the field of a lone mask or a lone shift; None if the macro may be something else.
 
-    ``nests`` is True if the macro's name begins with the name of a register.
+    ``base`` is the field's name, ``kinds`` has its macro. ``nests`` is True if the field's name
+    begins with the name of a register.
     """
     facts = roles.facts
     name = next(iter(kinds.values()))
@@ -252,8 +260,8 @@ def _weak_bits(roles: Roles, base: str, kinds: Group, nests: bool) -> Bits | Non
 def _own_bits(roles: Roles, name: str, outer: str) -> bool:
     """True if a name such as ``CTRL_RESET_MASK`` is the mask of a field RESET of CTRL.
 
-    It is the mask of a field if no known field has its bits; otherwise it says which bits of
-    CTRL a reset sets.
+    It is the mask of a field if it is one run of bits, and no known field of CTRL has any of these
+    bits; otherwise it says which bits of CTRL a reset sets. ``outer`` is CTRL.
     """
     mask = roles.facts.values.get(name, 0)
     if outer not in roles.keys.macros or not name.endswith("_MASK"):
@@ -279,8 +287,9 @@ def _add_setters(roles: Roles) -> None:
 
 
 def _made_bits(roles: Roles, name: str) -> Bits | None:
-    """The bits that a single macro describes: by its own value or, if it has a parameter, by its
-    values for all ones and for 1. None if these are no field.
+    """Return the field that a single macro describes: by its own value or, if it has a parameter,
+    by the mask of its FIELD_PREP, or by its values for all ones and for 1. None if the macro
+    describes no field.
     """
     facts = roles.facts
     macro = facts.source.macros[name]
@@ -301,7 +310,7 @@ def _made_bits(roles: Roles, name: str) -> Bits | None:
     if not 0 < at_one < LARGEST or at_one.bit_count() != 1 or at_ones <= 0:
         return None
     bits = Bits(name, macro.position, low=at_one.bit_length() - 1)
-    # if they are equal, the macro does not cut its value: the field's width stays unknown
+    # a macro that only shifts all ones does not cut its value: the field's width stays unknown
     if at_ones != (LARGEST - 1) * at_one:
         bits.mask = at_ones & LARGEST - 1
     return bits
@@ -312,8 +321,8 @@ def _made_bits(roles: Roles, name: str) -> Bits | None:
 
 @dataclass(frozen=True)
 class Following:
-    """Bits that come after a register in the text; ``deeper`` if they are indented more than the
-    register.
+    """Bits that come after a register in the text; ``key`` is the register's key in ``Keys``.
+    ``deeper`` is True if the bits are indented more than the register.
     """
 
     key: str
@@ -322,10 +331,12 @@ class Following:
 
 
 def _add_following(roles: Roles) -> None:
-    """Add, as a guess, bits that come after a register in the text and begin with its first word.
+    """Add, as a guess, bits that come after a register in the text and whose names begin with the
+    first word of its name.
 
-    Bits that are indented more than their register always count. Other bits count if no field's
-    name in the file begins with the name of a register, and if most registers have such bits.
+    Bits that are indented more than their register always count. Other bits count only if, in the
+    whole file, no field's name begins with the name of its register, and if most registers have
+    such bits.
     """
     nested = any(register.fields for register in roles.registers.values())
     found, seen = _following(roles, nested)
@@ -339,7 +350,9 @@ def _add_following(roles: Roles) -> None:
 
 
 def _following(roles: Roles, nested: bool) -> tuple[list[Following], int]:
-    """The bits that come after a register in the text, and the number of registers seen."""
+    """Return the bits that come after a register in the text, and the number of registers.
+    ``nested`` is True if the file has a field whose name begins with its register's name."""
+    # fields whose register is unknown, by their position in the text
     loose = {}
     if not nested:
         loose = {bits.position: bits for bits in roles.fields.values()}
@@ -366,8 +379,8 @@ def _following(roles: Roles, nested: bool) -> tuple[list[Following], int]:
 
 
 def _heads_bits(roles: Roles, macro: str, nested: bool) -> bool:
-    """True if a macro is a register, or may be one, so that the bits after it in the text may be
-    its fields.
+    """True if the bits after a macro in the text may be its fields, because it is a register or,
+    unless ``nested``, is named as a register is.
     """
     if macro in roles.facts.members:
         return False
@@ -377,7 +390,8 @@ def _heads_bits(roles: Roles, macro: str, nested: bool) -> bool:
 
 
 def _depth(text: str, position: int) -> int:
-    """Return the number of characters before a macro's name in its line."""
+    """Return the number of characters from a macro's position to its name: the depth at which it is
+    indented."""
     line = DEPTH.match(text, position)
     return line.end() - position if line else 0
 
@@ -386,8 +400,8 @@ def _depth(text: str, position: int) -> int:
 
 
 def _add_values(roles: Roles) -> None:
-    """Give the named numbers to their fields or, if a register has no fields, to the register.
-    Hexadecimal numbers that are distinct bits of a register become fields.
+    """Give each named number to the field with whose name its name begins, or to the register, if
+    that has no fields. Numbers that are distinct bits of a register become fields.
     """
     heads = {}
     for key, macro in roles.keys.macros.items():
@@ -420,7 +434,7 @@ def _add_values(roles: Roles) -> None:
 
 def _named_numbers(roles: Roles, heads: Mapping[str, Register]) -> Iterator[tuple[str, str]]:
     """Yield the plain numbers without a role, each with the field or register with whose name its
-    name begins.
+    name begins. A lone mask or shift that has the name of a register is left to a later step.
     """
     facts = roles.facts
     finder = Longest({**roles.fields, **heads})
@@ -436,8 +450,9 @@ def _named_numbers(roles: Roles, heads: Mapping[str, Register]) -> Iterator[tupl
 
 
 def _is_other_bit(roles: Roles, field: Bits, name: str) -> bool:
-    """True if a number is a single bit of the register, outside the field with whose name its name
-    begins.
+    """True if a number is another bit of the register, not a value of the field with whose name its
+    name begins: it is a single bit outside the field's mask. If values may be counted from bit 0
+    (the field is not strict), it must also be too large for such a value.
     """
     value = roles.facts.values[name]
     outside = value.bit_count() == 1 and value & ~field.bits
@@ -446,7 +461,8 @@ def _is_other_bit(roles: Roles, field: Bits, name: str) -> bool:
 
 def _is_value(roles: Roles, field: Bits, name: str, placed: bool) -> bool:
     """True if a number can be a value of the field; ``placed`` is True if the field's register is
-    known.
+    known. A number that is written as bits must fit into the field. If it is a single bit and the
+    register is not known, it must also be in place, and the field must not be a lone mask or shift.
     """
     if name not in roles.facts.bitwise:
         return True
@@ -459,8 +475,9 @@ def _is_value(roles: Roles, field: Bits, name: str, placed: bool) -> bool:
 
 
 def _add_flags(roles: Roles, register: Register, key: str, names: Sequence[str]) -> None:
-    """Add, as fields, the numbers whose names begin with a register's name, if they are distinct
-    single bits.
+    """Add the numbers ``names``, whose names begin with a register's name, as fields, if they are
+    distinct single bits that no other macro uses. If the register has no fields yet, all of the
+    numbers must be written in hexadecimal or as bits.
     """
     facts = roles.facts
     written = facts.hexadecimal | facts.bitwise
@@ -477,8 +494,8 @@ def _add_flags(roles: Roles, register: Register, key: str, names: Sequence[str])
 
 
 def _name_attributes(roles: Roles) -> None:
-    """Give the role of an attribute (such as a reset value) to macros whose names begin with that
-    of a register or a field, and that no other step explained.
+    """Give the role "attribute" to macros that no other step explained, if their name is that of a
+    register or field followed by the word of an attribute, such as a reset value.
     """
     heads = roles.fields.keys() | roles.registers.keys()
     for register in roles.registers.values():

@@ -1,5 +1,5 @@
-"""Names that C accepts: letters, digits and underscores, neither a keyword nor a name of the
-headers, each given once.
+"""Names that C accepts: letters, digits and underscores, and neither a keyword of C nor a name of
+its standard headers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TYPES = re.compile(
 
 
 def c_name(text: str) -> str:
-    """A name that C accepts and that differs from a text as little as possible.
+    """Return a name that C accepts and that differs from a text as little as possible.
 
     >>> c_name("GL.FLUSH[2]"), c_name("int"), c_name("3d"), c_name("__LINE__")
     ('GL_FLUSH_2', 'int_', 'n3d', 'LINE')
@@ -35,5 +35,5 @@ def c_name(text: str) -> str:
 
 
 def c_names() -> Identifiers:
-    """A scope of C, which gives each name only once."""
+    """Return a scope of C, which gives each name only once."""
     return Identifiers(spell=c_name)

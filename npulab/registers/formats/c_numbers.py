@@ -1,5 +1,5 @@
-"""The macros of a C header as numbers: which macros may be numbers, which values need no compiler,
-and which expressions the compiler is asked for.
+"""The macros of a C header as numbers: which macros may be numbers, which values are computed here,
+and which expressions the compiler computes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from npulab.registers.formats.c_dialects import (
 )
 from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source
 
-LARGEST = 2**WORD_BITS  # offsets, and masks of bits in a word, are below this
+LARGEST = 2**WORD_BITS  # offsets, and masks of bits in a word, are below this number
 MOST_BODY = 2**11  # most characters of the body of a macro that may be a number
-# Each alternative begins with one fixed letter, so that a search skips all other letters.
+# Each alternative begins with one fixed character, so that a search skips all other characters.
 NO_NUMBER = re.compile(r"\"|{|}|;|'|=(?<![=!<>]=)(?!=)|do(?<!\wdo)\b|\.\.\.")
 # matches a cast to a pointer to a register, and the kernel's wrapper of an offset
 POINTED = re.compile(
@@ -41,8 +41,8 @@ SUM = re.compile(rf"\(*{TERM}(?: *\+ *{TERM})*\)*")  # brackets change no term's
 
 
 def constants(macros: Mapping[str, Macro]) -> dict[str, Macro]:
-    """Return the macros that may be numbers; in their bodies a cast of a number to a pointer is
-    replaced by the number.
+    """Return the macros that may be numbers. If a body casts a number to a pointer, as for a
+    register in memory, the returned body is the number alone.
     """
     out = {}
     for name, macro in macros.items():
@@ -58,10 +58,11 @@ def constants(macros: Mapping[str, Macro]) -> dict[str, Macro]:
 
 
 def plain_values(numbers: Mapping[str, Macro]) -> dict[str, int]:
-    """Return the values that need no compiler: literals, and sums of literals and earlier macros
-    that fit into an int.
+    """Return the values that need no compiler, by macro: literals, and sums of literals and earlier
+    macros that fit into an int.
 
-    A macro of an index has the values of its first three elements (``name[0]`` to ``name[2]``).
+    A macro with one parameter, the index of an array, has three values, for the indices 0 to 2;
+    their keys are ``name[0]`` to ``name[2]``.
     """
     out: dict[str, int] = {}
     for name, macro in numbers.items():
@@ -85,10 +86,10 @@ def plain_values(numbers: Mapping[str, Macro]) -> dict[str, int]:
 
 
 def _linear(body: str, index: Container[str], known: Mapping[str, int]) -> tuple[int, int]:
-    """The value of a sum at index 0, and the number that each step of the index adds; (LARGEST, 0)
-    if the value is unknown.
+    """Return the value of a sum at index 0, and the number that each step of the index adds;
+    (LARGEST, 0) if a term is unknown, or has the index twice.
     """
-    sums = [0, 0]
+    sums = [0, 0]  # by the power of the index: the sum of the factors
     for term in body.translate(NO_BRACKETS).split("+"):
         power, product = 0, 1
         for part in term.split("*"):
@@ -108,11 +109,12 @@ def _linear(body: str, index: Container[str], known: Mapping[str, int]) -> tuple
 
 
 def probes(source: Source, numbers: Mapping[str, Macro], known: Container[str]) -> dict[str, str]:
-    """Return the expressions that the compiler is asked for, by the macro with its arguments.
+    """Return the expressions that the compiler computes. A key is the macro's name with its
+    arguments, a value is the expression.
 
-    The compiler is asked for a macro with one parameter at all ones (``~``), at 1, and for the mask
-    of its FIELD_PREP; for a macro that adds, at its first indices. It is not asked for known
-    values.
+    For a macro X that packs or takes out a field, the keys are ``X(~)`` (all ones), ``X(1)`` and
+    ``X(mask)`` (the mask of its FIELD_PREP). For a macro that adds, they are the first indices,
+    such as ``X[0]`` or ``X[0,1]``. Values in ``known`` are left out.
     """
     out: dict[str, str] = {}
     plain = [name for name, macro in numbers.items() if not macro.parameters]
@@ -145,12 +147,13 @@ class Facts:
     source: Source
     numbers: Mapping[str, Macro]  # the macros that may be numbers
     values: dict[str, int]
-    refused: Mapping[str, str]  # macros without a value, and the compiler's reason
+    refused: Mapping[str, str]  # by macro without a value: the compiler's reason
     spoken: Set[str]  # words in the declarations
-    members: Set[str]  # words of structs, as fields begin
+    # the texts with which the macros of the fields of a struct's words begin (c_registers.Member)
+    members: Set[str]
 
     def __post_init__(self) -> None:
-        # ``1 << 31`` is an int below 0: the value of the bit takes its place
+        # for C, ``1 << 31`` is an int below 0; its value becomes 2**31
         for name in self.bitwise:
             if -LARGEST // 2 <= self.values.get(name, 0) < 0:
                 self.values[name] += LARGEST
@@ -167,8 +170,8 @@ class Facts:
 
     @cached_property
     def bitwise(self) -> frozenset[str]:
-        """The macros without parameters that are written as bits are: shifted, ``BIT``,
-        ``GENMASK``.
+        """The macros without parameters that are written as bits are: with a shift, or with a macro
+        such as ``BIT`` or ``GENMASK``.
         """
         bodies = {macro.body for macro in self.plain.values()}
         bits = {body for body in bodies if BITS.search(body) and not NO_BITS.match(body)}
@@ -181,14 +184,14 @@ class Facts:
 
     @cached_property
     def used(self) -> Set[str]:
-        """The words in the declarations and in the bodies of macros."""
+        """The words in the declarations, and in the bodies of macros that are no literals."""
         bodies = [self.source.macros[name].body for name in self.numbers]
         text = " ".join(body for body in bodies if not LITERAL.fullmatch(body))
         return {*self.spoken, *NAME.findall(text)}
 
     def chosen_offsets(self, macro: Macro) -> list[int]:
-        """The offsets among which a macro's index chooses, as in i915's headers; an empty list for
-        any other macro.
+        """Return the offsets among which a macro's index chooses, as in i915's headers; an empty
+        list for any other macro, and if the value of an offset is unknown.
         """
         if "," not in macro.body or MADE.search(macro.body):
             return []

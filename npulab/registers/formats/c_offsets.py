@@ -1,5 +1,5 @@
-"""Offsets in a C header: arrays, numbers that may be the offset of a register, and the words with
-which the names of a register's fields begin.
+"""Offsets in a C header: arrays, numbers that may be the offset of a register, and the texts (keys)
+with which the names of a register's fields begin.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ WIDE = 2**16  # a mask of this size or more belongs to a register of 32 bits
 
 
 class Spread(NamedTuple):
-    """The offsets that a macro gives for its indices: the first, the bytes between elements in each
-    dimension, and the number of elements.
+    """The offsets that a macro gives for its indices: the first, the bytes from one element to the
+    next in each dimension, and the number of elements.
     """
 
     first: int
@@ -41,8 +41,8 @@ class Spread(NamedTuple):
 
 
 class Array(NamedTuple):
-    """The offset of an array's first element, and, for each dimension, the elements (0 if nothing
-    states how many) and the bytes between them.
+    """The offset of an array's first element and, for each dimension, the number of elements (0 if
+    nothing states it) and the bytes from one element to the next.
     """
 
     offset: int
@@ -83,7 +83,7 @@ def find_arrays(facts: Facts, fields: Mapping[str, Bits]) -> Arrays:
         if spread is None:
             continue
         if name in facts.used and name not in sizes and name not in headed:
-            roles[name] = "helper"  # other macros use it in their bodies
+            roles[name] = "helper"  # only other macros use it, to compute their offsets
             continue
         known = [*reversed([*nest.all(name)])]
         if name in sizes:
@@ -101,14 +101,15 @@ def find_arrays(facts: Facts, fields: Mapping[str, Bits]) -> Arrays:
 
 
 def _values_of(facts: Facts, tail: str) -> dict[str, int]:
-    """The values of macros with a tail, by their names without it."""
+    """Return the values of the macros whose names end in ``tail``, by the names without it."""
     names = [name for name in facts.plain if name.endswith(tail) and name in facts.values]
     return {name.removesuffix(tail): facts.values[name] for name in names}
 
 
 def _spread(facts: Facts, macro: Macro) -> Spread | None:
-    """The offsets that a macro gives for one or two indices; None if the macro is not an array,
-    because the steps between its offsets differ.
+    """Return the offsets that a macro gives for one or two indices; None if the macro is not an
+    array of registers: its offsets are unknown, differ by unequal steps, or are no multiples of a
+    word.
     """
     name, values = macro.name, facts.values
     elements = 0
@@ -121,7 +122,7 @@ def _spread(facts: Facts, macro: Macro) -> Spread | None:
             elements = len(chosen)
     elif f"{name}[0]" in values:
         first = values[f"{name}[0]"]
-        # a third element shows whether the macro is an array: two have only one distance
+        # three elements show whether the steps are equal
         second, third = values.get(f"{name}[1]", -1), values.get(f"{name}[2]", -1)
         strides, linear = [second - first], third - second == second - first
     elif f"{name}[0,0]" in values:
@@ -143,7 +144,7 @@ def _spread(facts: Facts, macro: Macro) -> Spread | None:
 class Offsets:
     """The macros that may be the offset of a register, and the roles of other macros."""
 
-    values: dict[str, int]  # the offset in bytes
+    values: dict[str, int]  # the offset in bytes, by macro
     roles: dict[str, str]
     by_words: bool  # the file counts offsets in words
 
@@ -184,9 +185,9 @@ def find_offsets(
 
 
 def _counts_words(facts: Facts, pairs: Pairs, counted: Mapping[str, str]) -> bool:
-    """True if the file counts offsets in words: offsets with AMD's prefixes are no multiples of 4,
-    or offsets with Qualcomm's are no multiples of 4 and belong to registers with fields in their
-    upper half.
+    """True if the file counts offsets in words, not bytes: an offset that is no multiple of 4 has
+    AMD's prefix, or has Qualcomm's prefix and belongs to a register with a field in its upper half.
+    ``counted`` has the names without prefix.
     """
     odd = {name: base for name, base in counted.items() if facts.values[name] % WORD_BYTES}
     if any(not name.startswith("REG_") for name in odd):
@@ -206,8 +207,9 @@ def _may_be_offset(facts: Facts, name: str) -> bool:
 
 
 def _flags(facts: Facts, offsets: Mapping[str, int], roles: Mapping[str, str]) -> list[str]:
-    """Return the offsets that are single bits: their names begin with the name of a register, and
-    other single bits of that register are no multiples of a word.
+    """Return the names of offsets that are flags. All numbers whose names begin with the name of
+    one register are flags if they are more than ``FEWEST`` distinct single bits, and at least one
+    of them is no multiple of a word.
     """
     nest = Longest(offsets)
     numbers: dict[str, list[int]] = {}
@@ -226,14 +228,15 @@ def _flags(facts: Facts, offsets: Mapping[str, int], roles: Mapping[str, str]) -
 
 @dataclass(frozen=True)
 class Keys:
-    """The words with which the names of registers' fields begin, and the way in which the file
-    spells the macros of offsets.
+    """The keys of registers, and the way in which the file spells the macros of offsets. The key of
+    a register is the text with which the names of its fields begin.
     """
 
-    # the macro of the offset, by the words with which the fields' names begin
-    macros: dict[str, str]
-    spelling: str  # a key of SPELLINGS, "shorter" or "exact"
-    not_registers: list[str]  # macros of offsets that only belong to a register
+    macros: dict[str, str]  # by key: the macro of the register's offset
+    # a key of SPELLINGS; "exact": a register's key is its macro's name; "shorter": it is the name
+    # without the first word
+    spelling: str
+    not_registers: list[str]  # macros that look like offsets, but only belong to a register
 
     @property
     def marked(self) -> bool:
@@ -244,8 +247,8 @@ class Keys:
 def find_keys(
     facts: Facts, pairs: Pairs, offsets: Mapping[str, int], roles: Mapping[str, str]
 ) -> Keys:
-    """Return the words with which the names of fields begin, for the spelling of offsets that suits
-    most fields.
+    """Return the keys of registers, for the spelling of offsets with which the names of most fields
+    begin with a key.
     """
     exact = {name: name for name in offsets}
     said = [name for name in offsets if name not in facts.members]
@@ -275,8 +278,9 @@ def find_keys(
 
 
 def _without_unit(facts: Facts, names: Sequence[str]) -> dict[str, str]:
-    """Return the names without their first word (the unit), if this leaves each unique and few
-    registers have that unit.
+    """Return the names that can lose their first word (the unit), by the name without it. The
+    shorter name must be unique, the unit must be that of fewer than ``2 * FEWEST`` registers, and
+    no other macro may use the name.
     """
     rests = Counter(name.partition("_")[2] for name in names)
     units = Counter(map(first_word, names))
@@ -289,8 +293,8 @@ def _without_unit(facts: Facts, names: Sequence[str]) -> dict[str, str]:
 
 
 def _votes(kinds: Mapping[str, Mapping[str, str]], wanted: Sequence[str]) -> Counter[str]:
-    """How many fields each spelling of offsets suits best, because the longest name that the
-    field's name begins with is of this spelling.
+    """Return, for each spelling of offsets, the number of fields that it suits best: of all keys of
+    all spellings, the longest with which the field's name begins is of this spelling.
     """
     finders = {kind: Longest(names) for kind, names in kinds.items()}
     heads = set().union(*kinds.values())
@@ -306,7 +310,8 @@ def _votes(kinds: Mapping[str, Mapping[str, str]], wanted: Sequence[str]) -> Cou
 
 
 def _low_halves(offsets: Mapping[str, int]) -> dict[str, str]:
-    """The macro of the low word of each 64-bit register, by its name without LO."""
+    """Return the macro of the low word of each 64-bit register, by its name without ``_LO``,
+    ``_LOW`` or ``_L``."""
     halves = {}
     for low, high in HALVES:
         for name, offset in offsets.items():

@@ -17,12 +17,14 @@ def packing_text(table: RegisterTable) -> str:
     """Return C source with ``struct NAME_values``, ``NAME_pack`` and ``NAME_unpack`` for each
     block; it needs stdint.h only.
 
-    ``words`` are the ``NAME_WORDS`` registers of the block, in the order of their byte offsets
-    ``NAME_offsets``. Values are raw, with the pieces of a split field joined; bits without a name
-    are members too, so that every word round-trips. Bits of a value that do not fit into its field
-    are cut off. If the rows of a block differ by feature, the struct and the two functions are
-    written for each feature. The source defines the functions that it declares: only one C file of
-    a program may include it. Raises as ``RegisterTable.check``.
+    The argument ``words`` of both functions points to the ``NAME_WORDS`` words of the block;
+    ``NAME_offsets`` has their byte offsets. The members of the struct have raw values, each the
+    value of a whole field, even of a split one. Bits without a name are members too, so that every
+    word round-trips. Bits of a value that do not fit into its field are cut off.
+
+    If the rows of a block have features, the struct and the two functions are written for each
+    feature. Only one C file of a program may include the source, because it defines the functions.
+    Raises as ``RegisterTable.check``.
     """
     check(table)
     names = c_names()
@@ -67,7 +69,8 @@ def _functions(tag: str, fields: RegisterMap) -> Iterator[str]:
 
 
 def _packed(name: str, piece: Piece) -> str:
-    """The bits of a member that a piece holds, at their place in the word."""
+    """Return the C expression for the bits of a member that a piece holds, at their place in the
+    word."""
     cut = f"(uint32_t)({_shifted(f'values->{name}', '>>', piece.at)})"
     if piece.width < WORD_BITS:
         cut = f"({cut} & {2**piece.width - 1:#x}u)"
@@ -75,7 +78,8 @@ def _packed(name: str, piece: Piece) -> str:
 
 
 def _unpacked(kind: str, piece: Piece) -> str:
-    """The bits of a word that a piece holds, at their place in the member."""
+    """Return the C expression for the bits of a word that a piece holds, at their place in the
+    member, which has the type ``kind``."""
     cut = _shifted(f"words[{piece.word}]", ">>", piece.lsb)
     if piece.lsb + piece.width < WORD_BITS:
         if piece.lsb:

@@ -28,12 +28,12 @@ Group = dict[str, str]  # the macros of a field, by the kind of their tail (TAIL
 class Pairs:
     """The fields that several macros describe together, and the macros that need more evidence."""
 
-    fields: dict[str, Bits]  # by the beginning of their macros' names
-    roles: dict[str, str]
-    weak: dict[str, Group]  # a mask alone, a shift alone
-    doubled: bool  # the file has two underscores between name and tail
-    bases: Set[str]  # the beginnings of all macros with a tail
-    written: bool  # most masks are BIT or GENMASK: a plain number is no mask
+    fields: dict[str, Bits]  # by the field's name, with which its macros' names begin
+    roles: dict[str, str]  # by macro
+    weak: dict[str, Group]  # by the field's name: a mask alone, or a shift alone
+    doubled: bool  # the file has two underscores between a field's name and a tail
+    bases: Set[str]  # the names without a tail of all macros that have one
+    written: bool  # most masks are written as bits, so a plain number is not a mask
 
 
 def paired_fields(facts: Facts) -> Pairs:
@@ -83,7 +83,7 @@ def paired_fields(facts: Facts) -> Pairs:
 
 
 def _ranges(facts: Facts) -> dict[str, Bits]:
-    """The fields of macros that state a range of bits, such as ``X_F 7:4``."""
+    """Return the fields of macros that state a range of bits, such as ``X_F 7:4``, by macro."""
     fields = {}
     for name, macro in facts.plain.items():
         if ":" not in macro.body or name.endswith("_RANGE"):
@@ -95,8 +95,8 @@ def _ranges(facts: Facts) -> dict[str, Bits]:
 
 
 def _groups(facts: Facts, ranges: Mapping[str, Bits]) -> dict[tuple[str, str], Group]:
-    """The macros with a tail, grouped by the beginning of their names and by the underscores before
-    the tail.
+    """Return the macros with a tail, in groups. The key of a group is the name before the tail, and
+    the one or two underscores between them. Macros in ``ranges`` are left out.
     """
     groups: dict[tuple[str, str], Group] = {}
     for name, macro in facts.plain.items():
@@ -110,7 +110,7 @@ def _groups(facts: Facts, ranges: Mapping[str, Bits]) -> dict[tuple[str, str], G
             continue
         kind = TAILS[tail]
         if name in facts.bitwise and kind in ("low", "high", "bit"):
-            continue  # the macro is a bit whose name ends like a tail by chance
+            continue  # the macro is a single bit, whose name ends in the text of a tail by chance
         groups.setdefault((base.lstrip("_"), sep), {}).setdefault(kind, name)
     for base, sep in [*groups]:
         # AMD writes two underscores in front of SHIFT and one in front of MASK
@@ -121,10 +121,12 @@ def _groups(facts: Facts, ranges: Mapping[str, Bits]) -> dict[tuple[str, str], G
 
 
 def _pair(facts: Facts, base: str, kinds: Group) -> Bits | None:
-    """The field that macros describe, if their numbers agree; else None."""
+    """Return the field that a group of macros describes; None if their numbers contradict each
+    other or do not suffice."""
     value = {kind: facts.values.get(name, -1) for kind, name in kinds.items()}
     mask, width = value.get("mask", -1), value.get("width", -1)
-    if "high" in kinds or width > WORD_BITS:  # the RP2040's BITS are a mask
+    # in the RP2040's headers, the macro with the tail BITS has the mask, not the width
+    if "high" in kinds or width > WORD_BITS:
         mask, width = max(mask, width), -1
     counted = kinds.get("width", "").endswith(COUNTS)
     if counted and "low" in kinds and not facts.plain[kinds["low"]].body.isdecimal():
@@ -146,7 +148,7 @@ def _pair(facts: Facts, base: str, kinds: Group) -> Bits | None:
 
 
 def _certain_alone(kinds: Group) -> Group:
-    """The macros of a field that may describe it without a second macro."""
+    """Return the macros of a field, by kind, that may describe it without a second macro."""
     alone = {}
     for kind, name in kinds.items():
         if name.rpartition("_")[2] not in PAIRED or name.endswith(("_M", "_BITS")):

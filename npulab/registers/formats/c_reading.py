@@ -1,8 +1,8 @@
-"""Reader of C: structs with bit-fields, and headers of offsets, shifts and masks; other text is
+"""Reader of C: structs with bit-fields, and headers of offsets, shifts and masks. All other text is
 ignored.
 
-Facts that C cannot express stand in npulab's annotations, as ``c_writing`` makes them; any other
-comment next to a member or macro is its note.
+Facts that C cannot express are read from npulab's annotations, which ``c_writing`` writes. Any
+other comment next to a member or macro is its note.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ BEGINS = re.compile(
     rb"\bconst(?:expr)?\s+\w+\s+\w+\s*=",
     re.MULTILINE,
 )
-HOLDERS = ("ENUM_DECL", "STRUCT_DECL", "UNION_DECL")
-SHOWN = 8  # most names, or sentences, in a warning
-MOST_MISSING = 40  # most missing names that a text lists
+HOLDERS = ("ENUM_DECL", "STRUCT_DECL", "UNION_DECL")  # declarations that may contain enumerators
+SHOWN = 8  # most names in a sentence of a warning, and most sentences in a warning
+MOST_MISSING = 40  # most names in the sentence about names that are declared nowhere
 MOST_SHOWN = 2**10  # most lines that a reading lists as unexplained
 
 
@@ -69,9 +69,10 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     ``define`` has ``NAME=VALUE`` for names that other headers define; the files of ``include`` are
     read before this file. Nothing is run, and no other file is opened.
 
-    A UserWarning names what was lost, the names of enums that were left out, and the silent holes:
-    bits inside a struct that belong to no member. Raises ValueError with file and line for a file
-    that describes no register, MissingPackage without libclang (extra ``maps``).
+    A UserWarning names what was lost and what is doubtful, such as names of enums that were left
+    out, names that are declared nowhere, and silent holes (bits inside a struct that belong to no
+    member). Raises ValueError, with file and line, for a file that describes no register and for a
+    broken annotation; MissingPackage without libclang (extra ``maps``).
     """
     path = Path(path)
     source = read_source(path, define, [*map(Path, include)])
@@ -91,7 +92,8 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     remarks = macros.remarks
     laid = _struct_chunks(source, structs, layout, comments, macros.known, remarks)
     coded = Named((), {}, set())
-    # npulab's own export says which fields have an enum; of other headers the names tell
+    # in npulab's own export, annotations say which fields have an enum; in other headers, the names
+    # of macros and enums say so
     if not any(name.startswith("NPULAB_") for name in source.macros):
         laid, coded = _coded(laid, macros, values, layout.enums)
     chunks = macros.chunks + laid
@@ -127,8 +129,8 @@ def _warn(path: Path, remarks: Sequence[str]) -> None:
 
 
 def _refuse_empty(path: Path, rows: Rows, reading: Reading, unit: Unit) -> None:
-    """Raise ValueError, with what was lost, for a file without registers; raise it also for a file
-    with too many fields.
+    """Raise ValueError for a file with too many fields, and, with what was lost, for a file without
+    registers.
     """
     if len(rows) > MOST_ROWS:
         raise ValueError(f"{path}: got {len(rows)} fields, at most {MOST_ROWS} are allowed")
@@ -138,9 +140,10 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading, unit: Unit) -> None:
         not reading.lost,
         path,
         "a file without a struct and without macros of registers",
-        "is C that has one of them",
+        "is C that has a struct or macros of registers",
     )
-    # a name that is declared nowhere is shown first, because it causes other losses
+    # the error is about a name that is declared nowhere, if there is one, because it causes other
+    # losses
     causes = [lost for lost in reading.lost if ASKED.search(lost[3])]
     _, name, where, why = (causes or reading.lost)[0]
     counts = str(reading).partition("lost: ")[2]
@@ -152,9 +155,9 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading, unit: Unit) -> None:
 
 
 def _missing(unit: Unit) -> list[str]:
-    """Return one sentence with the options that define the names that are declared nowhere, and
-    with the included files that were not read. The list is empty if no name is missing, or one
-    name alone and no file.
+    """Return a list with one sentence: it has the options that would define the names that are
+    declared nowhere, and the included files that were not read. The list is empty if no name is
+    missing, or if one name is missing and each included file was read.
     """
     unread = []
     for name, position in unit.source.unread:
@@ -172,8 +175,8 @@ def _missing(unit: Unit) -> list[str]:
 
 
 def _sentences(reading: Reading) -> Iterator[str]:
-    """Yield a sentence for each kind of lost things: their names and lines, and the reason of the
-    first.
+    """Yield a sentence for each kind of lost things (such as fields). It has their names and lines,
+    and the reason why the first of them is lost.
     """
     by_kind: dict[str, list[str]] = {}
     reasons: dict[str, str] = {}
@@ -189,7 +192,8 @@ def _sentences(reading: Reading) -> Iterator[str]:
 
 
 def _once(rows: Rows) -> Rows:
-    """The rows, each only once: structs of several features repeat rows."""
+    """Return the rows, each only once: npulab writes a struct for each feature of a block, and
+    these structs have rows in common."""
     if not any(row.get("feature") for row in rows):
         return rows
     first: dict[tuple[str, ...], Cells] = {}
@@ -199,7 +203,7 @@ def _once(rows: Rows) -> Rows:
 
 
 def _copyright(source: Source) -> str:
-    """The copyright texts of annotations, and of comments before the first line of code."""
+    """Return the copyright texts of annotations, and of comments before the first line of code."""
     first = len(source.code) - len(source.code.lstrip())
     texts = []
     for comment in source.comments:
@@ -214,7 +218,8 @@ def _copyright(source: Source) -> str:
 
 
 def _kinds(source: Source) -> dict[str, bool]:
-    """Return, for each block that an annotation names, True if its registers have addresses."""
+    """Return, by block, True if an annotation says that its registers have addresses (``sparse``),
+    False if it says that they are counted as words (``words``)."""
     kinds = {}
     for comment in source.comments:
         words = annotation_in(source, comment) or {}
@@ -228,7 +233,8 @@ def _kinds(source: Source) -> dict[str, bool]:
 
 
 def _structs(unit: Unit) -> tuple[list[Struct], Layout]:
-    """The structs of a unit, with enums named as annotations say, and their layout."""
+    """Return the structs of a unit and their layout; enums have the names that annotations
+    state."""
     enum_names: dict[str, str] = {}
     texts: dict[tuple[str, str], str] = {}
     if any(MARK in comment.text for comment in unit.source.comments):
@@ -266,7 +272,7 @@ def _enumerators(cursor: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _member_comments(source: Source, structs: Sequence[Struct]) -> Comments:
-    """The annotations and notes of the members of structs."""
+    """Return the annotations and notes of the members of structs, by the member's position."""
     starts: set[int] = set()
     for struct in structs:
         starts.update(run.position for run in struct.laid.runs)
@@ -281,9 +287,9 @@ def _struct_chunks(
     known: Container[tuple[str, int]],
     remarks: list[str],
 ) -> list[Chunk]:
-    """The rows of each struct that the file itself declares, without words whose fields macros
-    describe. Structs that are left out are added to ``layout.skipped``, silent holes to
-    ``remarks``.
+    """Return the rows of each struct that the file itself (not an included file) declares. Words in
+    ``known``, whose fields macros describe, are left out. A struct that repeats a name is added to
+    ``layout.skipped``; sentences about silent holes are added to ``remarks``.
     """
     chunks = []
     seen = set()
@@ -320,8 +326,8 @@ def _coded(
     values: Mapping[str, int],
     enums: Enums,
 ) -> tuple[list[Chunk], Named]:
-    """The rows of structs with the enums of their fields, chunk by chunk, and what was made for
-    them; only macros without a role name codes, and none whose name ends as a mask's does.
+    """Return the chunks of structs, with enums in their rows, and what ``with_codes`` made for
+    them. A macro can name a code only if it has no role, and no tail such as ``_MASK``.
     """
     numbers = {}
     for lost in macros.lost:
@@ -339,7 +345,8 @@ def _coded(
 
 
 def _rows(block: str, struct: Struct, words: Row, comments: Comments) -> Rows:
-    """The rows of a struct, with the columns and notes from the comments of its members."""
+    """Return the rows of a struct; annotations and notes of its members fill in columns. Members
+    that an annotation calls a hole have no row."""
     registers: NewCodes = {}
     rows: Rows = []
     for row, run in rows_of(block, struct.laid, words.get("base", 0)):
@@ -363,7 +370,8 @@ def _rows(block: str, struct: Struct, words: Row, comments: Comments) -> Rows:
 def _reading(
     unit: Unit, unexplained: Container[str], lost: Sequence[Lost], layout: Layout
 ) -> Reading:
-    """Return how many lines of the file are explained, which are not, and what was lost."""
+    """Return how many lines of the file are explained, which lines are not, and what was lost.
+    Lines that conditions leave out and blank lines do not count."""
     source = unit.source
     text = source.text[source.own :]
     starts = [source.own, *(source.own + match.end() for match in re.finditer("\n", text))]

@@ -1,5 +1,5 @@
-"""The rows of a register map from the macros of a C file, and from the enumerators and struct
-members that stand in for macros.
+"""The rows of a register map from the macros of a C file, and from enumerators and struct members
+that are read as if they were macros.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ REGMAP = re.compile(r"(\w+)\]?\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\
 ARRAY = re.compile(r"\b([A-Za-z_]\w*)\s*\[\w*\]\s*=\s*\{([^;]*);")
 ENUMERATOR = re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)")
 MOST_LENGTH = 2**14  # most elements of an array of registers
-MOST_WORDS = 5  # most first words of a name that may be its block
+MOST_WORDS = 5  # most first words of a register's name that may be the name of its block
 
 Rows = list[Cells]
 
 
 class Chunk(NamedTuple):
-    """The rows that come from one position in the file."""
+    """The rows that come from one ``position`` in the file."""
 
     position: int
     rows: Rows
@@ -65,7 +65,8 @@ class MacroRegisters:
 
 
 class PlacedRegister(NamedTuple):
-    """A register, or an element of an array of registers, and its place."""
+    """A register, or an element of an array of registers, and its place: the byte ``offset`` in a
+    ``block``. ``name`` has the element's subscripts."""
 
     register: Register
     offset: int
@@ -74,7 +75,8 @@ class PlacedRegister(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A word of a struct whose fields are described by macros."""
+    """A member of a struct that is a whole word, whose fields macros describe. ``offset`` is in
+    bytes, ``position`` is in the text."""
 
     struct: str
     offset: int
@@ -129,8 +131,8 @@ def registers_of_macros(
 
 
 class Annotated(NamedTuple):
-    """The registers, fields and enums that annotations name, and the macros that have their
-    numbers.
+    """What annotations name: ``chunks`` has the rows of registers and fields, ``enums`` the enums,
+    ``macros`` the macros from which they are.
     """
 
     chunks: list[Chunk]
@@ -139,7 +141,9 @@ class Annotated(NamedTuple):
 
 
 def _annotated(source: Source, values: Mapping[str, int], comments: Comments) -> Annotated:
-    """The registers that npulab's own annotations name, in the order of the file."""
+    """Return the registers, fields and enums that npulab's own annotations name, in the order of
+    the file; raises ValueError, with file and line, for an annotation that contradicts its
+    macro."""
     out = Annotated([], {}, set())
     register: Cells = {}
     macros = []
@@ -149,7 +153,7 @@ def _annotated(source: Source, values: Mapping[str, int], comments: Comments) ->
         words = comments.words.get(macro.position, {})
         mask = source.macros.get(f"{macro.name.removesuffix('__SHIFT')}__MASK")
         if register and mask and mask.position in comments.words:
-            out.macros.add(macro.name)  # its mask has the annotation
+            out.macros.add(macro.name)  # it is a shift, and the mask of its field has an annotation
         if not words or macro.name not in values:
             continue
         out.macros.add(macro.name)
@@ -174,7 +178,8 @@ def _annotated(source: Source, values: Mapping[str, int], comments: Comments) ->
 
 
 def _add_name(enums: NewEnums, words: Row, macro: str, value: int, where: str) -> None:
-    """Add a name to an enum; raises ValueError for a number or a name that the enum has already."""
+    """Add a name to an enum; raises ValueError for a number below 0, and for a number or a name
+    that the enum has already."""
     names = enums.setdefault(words["enum"], {})
     text = words.get("name", macro)
     refuse_if(
@@ -189,8 +194,9 @@ def _add_name(enums: NewEnums, words: Row, macro: str, value: int, where: str) -
 def _annotated_field(
     macro: str, mask: int, words: Row, note: str, where: str, placed: bool
 ) -> Cells:
-    """The row of an annotated field, without its register; raises ValueError for a mask that is not
-    one run of bits of a word.
+    """Return the row of an annotated field, without its register. ``placed`` is True if a register
+    came before it. Raises ValueError if none did, and for a mask that is not one run of bits of a
+    word.
     """
     refuse_if(
         not placed,
@@ -223,8 +229,8 @@ def _roles(
     members: Mapping[str, Member],
     taken: Iterable[str],
 ) -> Roles:
-    """The roles of the macros that no annotation names; enumerators, words of structs and fields of
-    Linux's regmap are treated as macros too.
+    """Return the roles of the macros that are not ``taken`` by annotations. Enumerators, words of
+    structs and fields of Linux's regmap are read as if they were macros.
     """
     source = unit.source
     listed, values = _enumerators(unit)
@@ -256,7 +262,7 @@ def _roles(
 
 
 def _arrays(source: Source) -> list[Lost]:
-    """The arrays of hexadecimal numbers, each reported as lost, because they are not read."""
+    """Return the arrays of hexadecimal numbers as losses, because they are not read."""
     lost = []
     for found in ARRAY.finditer(source.code, source.own):
         if len(re.findall(r"\b0[xX]", found[2])) >= FEWEST and not REGMAP.search(found[2]):
@@ -265,11 +271,13 @@ def _arrays(source: Source) -> list[Lost]:
 
 
 def _members(unit: Unit, structs: Sequence[Struct]) -> dict[str, Member]:
-    """The words of structs whose fields macros describe, by the words with which the macros' names
-    begin.
+    """Return the words of structs whose fields macros describe. A key is the text with which the
+    macros' names begin, a value is the member.
 
-    These are some neighbouring words of the struct's name, and the member's name. The member counts
-    only if no other struct whose name has the same words has a member of this name.
+    The key is one or more neighbouring words of the struct's name, then the member's name, in
+    capitals: macros of the member ``ctrl`` of ``struct npu_dma`` may begin with DMA_CTRL, NPU_CTRL
+    or NPU_DMA_CTRL. The member counts only if no other struct, whose name has the same words, has a
+    member of this name.
     """
     macros = unit.source.macros
     begins = Counter[str]()
@@ -295,7 +303,8 @@ def _members(unit: Unit, structs: Sequence[Struct]) -> dict[str, Member]:
 
 
 def _beginnings(macros: Mapping[str, Macro]) -> Counter[str]:
-    """How many macros of fields begin with each text that ends before an underscore."""
+    """Count the macros of fields by each beginning of their names that ends before an
+    underscore."""
     begins = Counter[str]()
     for name, macro in macros.items():
         if tail_of(name) or BITS.search(macro.body):
@@ -304,19 +313,21 @@ def _beginnings(macros: Mapping[str, Macro]) -> Counter[str]:
 
 
 def _is_only(unit: Unit, words: Sequence[str], run: Run) -> bool:
-    """True if at most one struct whose name has these words has a member of this name."""
+    """True if at most one struct whose name has these words has a member with the name of the
+    run."""
     pattern = rf"struct\s+(\w+_)?{'_'.join(words)}(_\w+)?\s*\{{[^}}]*\b{run.name}\s*;"
     declared = [unit.source.code[start:end] for start, end in unit.spans]
     return sum(1 for text in declared if re.match(pattern, text)) < 2
 
 
 def _enumerators(unit: Unit) -> tuple[dict[str, Macro], dict[str, int]]:
-    """The enumerators that are offsets or bits, as if they were macros, and the numbers of all
+    """Return the enumerators that are offsets or bits, as macros, and the numbers of all
     enumerators.
 
-    An enum has offsets if it has several, all multiples of a word and written in hexadecimal or as
-    sums. If the file has such an enum, enumerators of other enums that are bits of its registers
-    are returned too.
+    An enum is one of offsets if it has at least ``FEWEST`` enumerators, and all are multiples of a
+    word that are written in hexadecimal or as sums. If the file has such an enum, enumerators of
+    other enums are returned too, if they are written as bits, or if their names begin with the name
+    of a register. An export of npulab has no such enum.
     """
     offsets: dict[str, Macro] = {}
     rest: dict[str, Macro] = {}
@@ -349,7 +360,9 @@ def _enumerators(unit: Unit) -> tuple[dict[str, Macro], dict[str, int]]:
 
 
 def _are_offsets(macros: Mapping[str, Macro], numbers: Mapping[str, int]) -> bool:
-    """True if enumerators are written as offsets are, and are not all single bits."""
+    """True if enumerators may be offsets: they are multiples of a word that are written in
+    hexadecimal or as sums, they do not all lie in the first words, and they are not all single
+    bits."""
     if any(number % WORD_BYTES or number < 0 for number in numbers.values()):
         return False
     flags = all(n.bit_count() <= 1 and not MARKED.fullmatch(name) for name, n in numbers.items())
@@ -362,7 +375,8 @@ def _are_offsets(macros: Mapping[str, Macro], numbers: Mapping[str, int]) -> boo
 
 
 def _elements(roles: Roles, lost: list[Lost]) -> list[PlacedRegister]:
-    """The registers that the file describes, in its order, with arrays element by element."""
+    """Return the registers that the file describes, in the order of the text; an array of registers
+    is returned element by element."""
     out = []
     own = roles.facts.source.own
     registers = sorted(roles.registers.values(), key=lambda register: register.position)
@@ -370,8 +384,8 @@ def _elements(roles: Roles, lost: list[Lost]) -> list[PlacedRegister]:
     for register in registers:
         if register.macro in roles.facts.members:
             continue
-        # a header that is included for its macros would add all of its registers: only those with
-        # fields in this file count, or all of them if this file has no registers
+        # a register of an included file counts only if it has a field in this file, or if this file
+        # has no registers of its own
         included = register.position < own and mine
         if included and not any(bits.position >= own for bits in register.fields):
             continue
@@ -396,9 +410,9 @@ def _elements(roles: Roles, lost: list[Lost]) -> list[PlacedRegister]:
 def _places(
     elements: Sequence[PlacedRegister], block: str, lost: list[Lost]
 ) -> Iterator[PlacedRegister]:
-    """Yield each register with its place: in the block or, if many offsets repeat, in a block named
-    after the first words of the register's name. A register whose place is taken stands in a
-    further block.
+    """Yield each register with its block: ``block`` or, if many registers have the same offset, a
+    block named after the first words of the register's name. If another register has the same
+    offset in this block, the register goes to a further block, and a loss says so.
     """
     words = _block_words(elements)
     taken: dict[tuple[str, int], str] = {}
@@ -416,14 +430,15 @@ def _places(
 
 
 def _block_words(elements: Sequence[PlacedRegister]) -> int:
-    """The number of first words of registers' names that name their block, so that few registers of
-    a block share an offset; 0 if all registers stand in one block.
+    """Return how many first words of a register's name are the name of its block, so that few
+    registers of a block have the same offset; 0 if all registers are in one block.
     """
     clash = _clashes(elements, 0)
-    if clash < max(FEWEST, len(elements) // 20):  # if few clash, those alone stand in another block
+    # if few registers clash, only these are put into another block
+    if clash < max(FEWEST, len(elements) // 20):
         return 0
     clashes = {n: _clashes(elements, n) for n in range(1, MOST_WORDS + 1)}
-    # choose the fewest words that separate clashing registers nearly as well as any number does
+    # choose the fewest words that leave nearly as few clashes as the best number of words
     most = min(clashes.values()) + clash // 20
     best = next(n for n, count in clashes.items() if count <= most)
     if 2 * clashes[best] <= clash:
@@ -432,15 +447,15 @@ def _block_words(elements: Sequence[PlacedRegister]) -> int:
 
 
 def _clashes(elements: Sequence[PlacedRegister], words: int) -> int:
-    """How many registers have the offset of another register of their block, if the first ``words``
-    words of their names are the block.
+    """Return how many registers clash: they have the offset of an earlier register of their block,
+    if the first ``words`` words of a register's name are its block.
     """
     places = {(_first_words(element.name, words), element.offset) for element in elements}
     return len(elements) - len(places)
 
 
 def _first_words(name: str, words: int) -> str:
-    """The first words of a name without the numbers of array elements; blank for 0 words."""
+    """Return the first ``words`` words of a name, without the numbers of array elements."""
     return "_".join(unnumbered(name).split("_")[:words])
 
 
@@ -450,8 +465,9 @@ def _first_words(name: str, words: int) -> str:
 def _chunks(
     writer: RowWriter, places: Sequence[PlacedRegister], before: Sequence[Chunk]
 ) -> list[Chunk]:
-    """The chunks ``before``, and a chunk for each place. If a field reaches into a register that is
-    known only as a whole word, the row of that whole word is left out.
+    """Return the chunks ``before``, and a chunk for each place. If a field of one register reaches
+    into the next register, and that has no fields, the row for the whole word of the next register
+    is left out.
     """
     names = {(place.block, place.offset): place.name for place in places}
     spilled = set()
@@ -478,8 +494,11 @@ def _chunks(
 
 @dataclass(frozen=True)
 class RowWriter:
-    """Makes the rows of registers from their notes (by position) and their fields' value columns
-    (by name), and adds to ``enums``, ``lost`` and ``remarks`` what it finds.
+    """Makes the rows of registers.
+
+    ``notes`` has the notes of macros by position, ``meanings`` the value columns of fields by name.
+    The writer adds the enums of named values to ``enums``, losses to ``lost``, and sentences for
+    the warning to ``remarks``.
     """
 
     notes: Codes
@@ -489,12 +508,13 @@ class RowWriter:
     remarks: list[str]
 
     def rows(self, place: PlacedRegister) -> Rows:
-        """The rows of a register; if no macro describes its fields, one row for the whole word."""
+        """Return the rows of a register; if no macro describes its fields, one row for the whole
+        word."""
         register = place.register
         note = self.notes.get(register.position, "")
         out: Rows = []
-        # masks of the bits that fields have, by level: level 0 is the block itself, further levels
-        # are blocks of overlapping fields
+        # by level, the mask of the bits that fields have: level 0 is the block itself, each further
+        # level is a block of its own for fields that overlap those of lower levels
         taken: list[int] = []
         fields = sorted(register.fields, key=lambda bits: (bits.bits & -bits.bits, bits.position))
         for bits in fields:
@@ -520,13 +540,13 @@ class RowWriter:
         return out
 
     def _row(self, place: PlacedRegister, block: str, lsb: int, width: int) -> Cells:
-        """The columns with the place of a run of bits."""
+        """Return the columns with the place of a run of bits."""
         row = {"block": block, "offset": place.offset, "register": place.name}
         return {**row, "lsb": lsb, "width": width}
 
     def _field_rows(self, bits: Bits, place: PlacedRegister, level: int) -> Iterator[Cells]:
-        """Yield a row for each run of bits of a field; at ``level`` 1 or more the field overlaps
-        other fields of its register, and stands in another block.
+        """Yield a row for each run of bits of a field. At ``level`` 1 or more, the field overlaps
+        another field of its register, so its rows are in another block.
         """
         register, block = place.register, place.block
         if level:
@@ -558,8 +578,8 @@ class RowWriter:
             yield row
 
     def _enum(self, bits: Bits) -> str:
-        """The value column of a field with named values, whose enum is added to ``enums`` if it is
-        new.
+        """Return the value column of a field with named values, and add its enum to ``enums`` if it
+        is new; blank for a field without named values.
         """
         if not bits.values:
             return ""
@@ -571,8 +591,11 @@ class RowWriter:
         return ""
 
     def _names(self, bits: Bits) -> NewCodes:
-        """The named values of a field by raw number. The numbers count from bit 0 of the register
-        if all of them lie in the field's bits there, else from the field's lowest bit.
+        """Return the named values of a field by raw number.
+
+        The numbers have their bits where they are in the register (and are shifted down) if each of
+        them is inside the field's mask, and this is certain: a number is written as bits, or is too
+        large to be counted from the field's lowest bit. Otherwise they are raw numbers already.
         """
         low = bits.lowest
         most = 2 ** (bits.bits.bit_length() - low)
@@ -596,15 +619,17 @@ class RowWriter:
 
 
 def _words(mask: int) -> Iterator[Piece]:
-    """Yield the bits of a mask of at most 64 bits as pieces, each in one word."""
-    at = 0
+    """Yield the bits of a mask of at most 64 bits as pieces, each in one word. ``at`` of a piece
+    counts only bits of the mask."""
+    held = 0  # bits of the mask so far
     for start, width in runs_of(mask):
-        yield from pieces(start, width, at)
-        at += width
+        yield from pieces(start, width, held)
+        held += width
 
 
 def _meanings(source: Source) -> dict[str, str]:
-    """The value columns of fields, by name, from the inline functions that envytools writes."""
+    """Return the value columns of fields, by name, from the inline functions that envytools
+    writes."""
     out: dict[str, str] = {}
     for found in INLINE.finditer(source.code):
         name, kind, argument, body = found.groups()

@@ -1,4 +1,5 @@
-"""The roles of the macros of a C header: fields, registers, values, or no role yet."""
+"""The roles of the macros of a C header: "register", "bits" (a macro of a field), "value", and
+others; most macros have no role at first."""
 
 from __future__ import annotations
 
@@ -17,39 +18,41 @@ from npulab.registers.formats.c_text import NAME, Macro
 
 @dataclass
 class Roles:
-    """The role of each macro, the fields and the registers; they are filled step by step, the
-    surest evidence first.
+    """The role of each macro, the fields and the registers. The steps of ``c_macros`` fill them in,
+    the step with the surest evidence first.
     """
 
     facts: Facts
     pairs: Pairs
     arrays: dict[str, Array]
-    candidates: dict[str, int]  # the offset of each macro that may be a register
+    candidates: dict[str, int]  # by macro that may be a register: its offset in bytes
     keys: Keys
-    by_words: bool
-    roles: dict[str, str]
+    by_words: bool  # the file counts offsets in words
+    roles: dict[str, str]  # by macro
     lost: list[Lost]
-    fields: dict[str, Bits]  # by the word with which their macros' names begin
+    fields: dict[str, Bits]  # by the field's name, with which its macros' names begin
     registers: dict[str, Register] = field(default_factory=dict)  # by the macro of their offset
-    find: Longest = field(default_factory=lambda: Longest(()))  # finds a name of keys.macros
-    # by macro: the plain name of a number that is named as a register is but is no offset
+    find: Longest = field(default_factory=lambda: Longest(()))  # finds a key of keys.macros
+    # numbers that are named as registers, but are no multiples of a word: by macro, the name
+    # without the mark of an offset
     odd: dict[str, str] = field(default_factory=dict)
     # registers with a field of which only the shift is known
     reaching: list[Register] = field(default_factory=list)
 
     def placed(self) -> set[str]:
-        """The names of the fields whose register is known."""
+        """Return the names of the fields whose register is known."""
         names: set[str] = set()
         for register in self.registers.values():
             names.update(bits.name for bits in register.fields)
         return names
 
     def value(self, name: str) -> int:
-        """The value of a macro; -1 if it has none."""
+        """Return the value of a macro; -1 if it has none."""
         return self.facts.values.get(name, -1)
 
     def add(self, bits: Bits, register: Register | None, *macros: str) -> None:
-        """Add a field that these macros describe; if its register is known, add it there too."""
+        """Add a field, which these macros describe; add it to its register too, if that is
+        known."""
         self.fields[bits.name] = bits
         self.roles.update(dict.fromkeys(macros, "bits"))
         if register is not None:
@@ -58,8 +61,8 @@ class Roles:
                 self.reaching.append(register)
 
     def register(self, key: str) -> Register:
-        """Return the register with whose ``key`` the names of its fields begin; it is added if it
-        is new.
+        """Return the register with this key (``Keys``), or with this macro; it is added if it is
+        new.
         """
         macros = self.keys.macros
         macro = macros.get(key, key)
@@ -79,16 +82,14 @@ class Roles:
         return register
 
     def add_value(self, owner: Bits | Register, name: str, macro: str, role: str) -> None:
-        """Add a named value of a field or of a whole register."""
+        """Add the macro's number to a field, or to a whole register, as a value with this name."""
         in_place = isinstance(owner, Register) or macro in self.facts.bitwise
         owner.values[name] = NamedNumber(self.value(macro), in_place)
         self.roles[macro] = role
 
     @property
     def by_macro(self) -> dict[str, str]:
-        """The word with which the names of a register's fields begin, by the macro of the
-        register's offset.
-        """
+        """The key of a register (``Keys``), by the macro of the register's offset."""
         return {macro: key for key, macro in self.keys.macros.items()}
 
     @cached_property
@@ -98,14 +99,15 @@ class Roles:
         return [(macro.position, name) for name, macro in ordered if name in self.candidates]
 
     def place(self, name: str) -> int:
-        """The number of macros before this one in the text that may be offsets."""
+        """Return how many macros before this one in the text may be offsets: its index in
+        ``by_position``, if it may be one itself."""
         return bisect_left(self.by_position, (self.facts.source.macros[name].position, ""))
 
     @cached_property
     def unexplained(self) -> dict[str, Macro]:
-        """The macros that have a body but no role, and that no other macro uses. A macro of bits
-        counts as used only if a field uses it, because each term in an OR of bits is a field
-        itself.
+        """The macros that have a body but no role, and that no declaration and no other macro uses.
+        A macro that is written as bits counts as used only if the macro of a field uses it; in
+        other macros, it may be a field of its own.
         """
         facts = self.facts
         words, field_words = set(facts.spoken), set[str]()
@@ -126,7 +128,8 @@ class Roles:
         return out
 
     def rest(self) -> Iterator[Lost]:
-        """Yield, with a reason, the macros without a role that the file itself defines."""
+        """Yield the macros without a role that the file itself defines, each as a loss with its
+        reason."""
         for name, macro in self.unexplained.items():
             if macro.position >= self.facts.source.own:
                 lost = self._unexplained_macro(name, macro)
@@ -134,8 +137,8 @@ class Roles:
                     yield lost
 
     def _unexplained_macro(self, name: str, macro: Macro) -> Lost | None:
-        """A macro without a role, as a loss with its reason; None if the macro is not about
-        registers.
+        """Return a macro without a role as a loss with its reason; None if nothing in the macro
+        looks like a register.
         """
         facts = self.facts
         at_one, value = self.value(f"{name}(1)"), self.value(name)

@@ -1,21 +1,25 @@
 """Structs of C as libclang lays them out for a little-endian machine of 64 bits, as rows of a
-register map.
+register map. A member becomes:
 
 ========================  ==========================================================================
-``uint32_t x : 3``        a field; a bit-field that would cross the unit of its declared type begins
-                          the next unit and leaves a silent hole, which a UserWarning reports
-``int``, ``float``        ``signed``, ``f32``; a pointer is an address of 64 bits
-``enum e x : 2``          ``enum:e``; the warning reports a second name of a number
+``uint32_t x : 3``        a field; a bit-field that would cross a unit of its declared type (here a
+                          word) begins the next unit; this leaves a silent hole, which a UserWarning
+                          reports
+``int``, ``float``        a field with the value ``signed``, ``f32``; a pointer is an address of 64
+                          bits
+``enum e x : 2``          a field with the value ``enum:e``; the warning reports a second name of a
+                          number
 ``uint32_t x``, ``x[4]``  a whole word, ``x[0]`` ...; a member that crosses words is split into
                           pieces with ``at``
-``struct { ... } x[2]``   ``x[0].member``; without ``x``, its members as if they stood outside
-``union``                 the one member that is not only plain words; if several such members
-                          overlap, each is an alternative with a feature of its own
+``struct { ... } x[2]``   fields ``x[0].member`` ...; without the name ``x``, fields ``member`` ...
+``union``                 the fields of its one member that is not only plain words; if several such
+                          members overlap, each is an alternative with a feature of its own
 ``uint32_t : 5``          a row without a name
 ========================  ==========================================================================
 
-Each struct that no other struct of the file contains is a block, named by its tag. A struct that is
-not understood is left out, and the warning names it.
+Plain words are members of an unsigned integer type. Each struct that no other struct of the file
+contains is a block, named by its tag. A struct that is not understood is left out, and the warning
+names it.
 """
 
 from __future__ import annotations
@@ -32,15 +36,15 @@ from npulab.registers.fields import WORD_BYTES, Cells, NewCodes, NewEnums, piece
 from npulab.registers.formats.c_text import Unit, Wrong
 
 MOST_BITS = 2**24  # most bits of a struct
-# Limits far above what register headers have, so that a broken or hostile file ends with a
-# sentence: elements of an array, runs of bits of a struct, dimensions, characters of a name.
+# The most elements of an array, runs of bits of a struct, dimensions of an array, and characters of
+# a name. Register headers have far fewer; a broken or hostile file is refused with a sentence.
 MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME = 2**14, 2**16, 8, 512
 FAR = 2**9  # most characters from a member's name to the end of its attributes
 # the words with which a declaration begins
 WORDS = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})")
 ARRAYS = ("CONSTANTARRAY", "INCOMPLETEARRAY")
-# for each kind of type but records and enums: the value column, True for an address, True for plain
-# words
+# for each kind of type, except structs, unions and enums: (value column, is an address, is a plain
+# word)
 PLAIN = {
     "POINTER": ("", True, False),
     "FLOAT": ("f32", False, False),
@@ -54,9 +58,11 @@ PLAIN = {
 
 
 class Run(NamedTuple):
-    """Bits of a struct: their first bit and number, name (blank: none), value column, True for an
-    address, the member's position in the text, and the alternative of a union to which they
-    belong.
+    """A run of bits of a struct.
+
+    ``start`` is its first bit, counted from the start of the struct, ``width`` the number of bits.
+    ``name`` is blank for bits without a name, ``value`` is the value column. ``position`` is where
+    the text names the member. ``feature`` names the alternative of a union that has these bits.
     """
 
     start: int
@@ -74,8 +80,8 @@ class Run(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """The layout of a type: runs of bits, size in bits, True if it is only plain words, and
-    alignment in bits.
+    """The layout of a type: its ``runs`` of bits, its ``size`` and alignment ``align`` in bits;
+    ``plain`` is True if it has only plain words.
     """
 
     runs: tuple[Run, ...]
@@ -85,8 +91,8 @@ class Laid(NamedTuple):
 
 
 class MemberRuns(NamedTuple):
-    """A member of a struct or union: its runs of bits, True if it is only plain words, its name
-    and position."""
+    """A member of a struct or union: its ``runs`` of bits, its ``name`` and its ``position`` in the
+    text; ``plain`` is True if it has only plain words."""
 
     runs: list[Run]
     plain: bool
@@ -95,8 +101,8 @@ class MemberRuns(NamedTuple):
 
 
 class NotUnderstoodError(ValueError):
-    """Raised for a declaration that cannot be laid out; the message says why, and ``position``
-    where.
+    """Raised for a declaration that cannot be laid out. The message says why; ``position`` says
+    where in the text (-1: unknown).
     """
 
     def __init__(self, text: str, position: int = -1) -> None:
@@ -105,7 +111,8 @@ class NotUnderstoodError(ValueError):
 
 
 class Struct(NamedTuple):
-    """The layout of a struct or union that no other struct of the file contains."""
+    """A struct or union that no other struct of the file contains: its name, its layout, and where
+    its declaration begins and ends in the text."""
 
     name: str
     position: int
@@ -115,27 +122,33 @@ class Struct(NamedTuple):
 
 @dataclass
 class Layout:
-    """The structs and enums of a unit; ``lost`` has sentences for the warning, ``skipped`` the
-    declarations that are left out, with the reasons.
+    """Lays out the structs and enums of a unit. A record is a struct or union.
+
+    ``lost`` has sentences for the warning, ``skipped`` the declarations that are left out, with the
+    reasons. In ``laid``, ``held``, ``odd`` and ``enum_of``, a declaration is known by its offset in
+    the file.
     """
 
     unit: Unit
-    # names of enums in annotations, by tag
+    # by tag: the name of an enum in an annotation
     enum_names: Mapping[str, str] = field(default_factory=dict)
-    # names of enumerators in annotations, by tag and by name in C
+    # by tag and by name in C: the name of an enumerator in an annotation
     texts: Mapping[tuple[str, str], str] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
     skipped: list[tuple[str, Wrong]] = field(default_factory=list)
     enums: NewEnums = field(default_factory=dict)
+    # the layout of each record, or why it has none
     laid: dict[int, Laid | NotUnderstoodError] = field(default_factory=dict)
+    # the records that another record contains
     held: set[int] = field(default_factory=set)
+    # the answers of ``_odd``
     odd: dict[int, bool] = field(default_factory=dict)
-    # the value column of an enum's members, by the enum's position
+    # the value column of the members that have an enum as their type
     enum_of: NewCodes = field(default_factory=dict)
 
     @cached_property
     def aligns(self) -> bool:
-        """True if the files mention an alignment anywhere."""
+        """True if the file, an included file or a definition contains the text "align"."""
         return "align" in "".join((self.unit.source.text, *self.unit.source.defines)).lower()
 
     def structs(self) -> list[Struct]:
@@ -149,7 +162,8 @@ class Layout:
                 _rename(tops, cursor.underlying_typedef_type, name, "_")
             elif kind == "VAR_DECL":
                 _rename(tops, cursor.type, name)
-        # enums are read first: the name of its type suits an enum better than the name of a member
+        # enums are read first: an enum without a tag gets the name of its type, not that of the
+        # first member that has this type
         for cursor, name in tops.values():
             if cursor.kind.name == "ENUM_DECL":
                 self.enum(cursor, name)
@@ -167,7 +181,7 @@ class Layout:
         return out
 
     def _what(self, start: int) -> str:
-        """The first words of a declaration, as people call it: ``struct job``."""
+        """Return how people call the declaration that begins at ``start``, as ``struct job``."""
         code, (_, end) = self.unit.source.code, self.unit.span(start) or (start, start)
         words = ["declaration"]
         if head := WORDS.match(code, start):
@@ -178,7 +192,7 @@ class Layout:
         return " ".join(words)
 
     def _lay_out(self, cursor: Any) -> None:
-        """Lay out a struct or union; adds it to ``skipped`` if it is not understood."""
+        """Lay out a struct or union; add it to ``skipped`` if it is not understood."""
         position = self.unit.position(cursor.location)
         try:
             self.record(cursor)
@@ -191,8 +205,8 @@ class Layout:
                 self.skipped.append((self._what(span[0]), Wrong(where, str(error))))
 
     def enum(self, cursor: Any, name: str = "") -> str:
-        """Return the value column of an enum's members, and add the enum's names to ``enums``. An
-        enum without a tag is called ``name``, after its type or member.
+        """Return the value column of members that have an enum as their type, and add the enum to
+        ``enums``. An enum without a tag is called ``name``, the name of its type or of a member.
         """
         place = cursor.location.offset
         if place in self.enum_of:
@@ -233,8 +247,8 @@ class Layout:
         """Return the layout of a struct or union; raises NotUnderstoodError."""
         place = cursor.location.offset
         if place not in self.laid:
-            # this refusal stays until the record is laid out: a record that contains itself meets
-            # it instead of recursing without end
+            # until the record is laid out, its answer is a refusal: a record that contains itself
+            # gets this answer, instead of being laid out without end
             self.laid[place] = NotUnderstoodError("it contains itself")
             try:
                 self.laid[place] = self._record(cursor)
@@ -292,15 +306,15 @@ class Layout:
         return Laid(tuple(runs), size, False, align)
 
     def _odd(self, cursor: Any) -> bool:
-        """True if a struct or union has a bit-field with the attribute ``aligned``, at any depth:
-        GCC and clang lay it out differently.
+        """True if a struct or union, or a record inside it, has a bit-field with the attribute
+        ``aligned``. GCC and clang lay such a record out differently; ``_start`` does as GCC.
         """
         place = cursor.location.offset
         if not self.aligns:
             return False
         if place not in self.odd:
-            # the answer is set before the members are asked, because one of them may contain this
-            # record
+            # the answer is set before the members are looked at, because a member may be a record
+            # that contains this record
             self.odd[place] = False
             self.odd[place] = any(map(self._has_odd, cursor.type.get_fields()))
         return self.odd[place]
@@ -314,8 +328,8 @@ class Layout:
         return record.kind.name == "RECORD" and self._odd(record.get_declaration())
 
     def _start(self, cursor: Any, member: Any, at: int) -> int:
-        """The bit at which GCC puts a member of a record for which ``_odd`` is True; ``at`` is the
-        bit after the members before it.
+        """Return the bit at which GCC puts a member of a record for which ``_odd`` is True; ``at``
+        is the first bit after the earlier members.
         """
         limit = 8 * self.unit.source.pack(self.unit.position(cursor.location))
         own = attributes(member)
@@ -351,8 +365,8 @@ class Layout:
         return start
 
     def position(self, member: Any) -> int:
-        """The position of a member's name in the text; for a member without a name, that of its
-        end.
+        """Return the position of a member's name in the text; if it has no name, the position of
+        its last character.
         """
         if member.spelling:
             return self.unit.position(member.location)
@@ -361,8 +375,8 @@ class Layout:
     def _member(
         self, member: Any, name: str, position: int, start: int
     ) -> tuple[list[Run], bool, int]:
-        """The runs of a member that begins at bit ``start``, True if it is only plain words, and
-        its length in bits.
+        """Return (runs, plain, length) for a member that begins at bit ``start``: its runs of bits,
+        True if it has only plain words, and its length in bits.
         """
         kind, counts = member.type.get_canonical(), list[int]()
         if member.is_bitfield():
@@ -404,8 +418,8 @@ class Layout:
         return runs, laid.plain, total * laid.size
 
     def _inner(self, record: Any, name: str) -> Laid:
-        """The layout of the struct or union that is a member's type; raises NotUnderstoodError that
-        names the member.
+        """Return the layout of the struct or union that is the type of the member ``name``; raises
+        NotUnderstoodError that names the member.
         """
         self.held.add(record.location.offset)
         try:
@@ -416,8 +430,8 @@ class Layout:
             raise NotUnderstoodError(f"member {name}: {error}") from None
 
     def _plain(self, kind: Any, name: str) -> tuple[str, bool, bool]:
-        """The row of PLAIN for a type; for an enum, a row with its value column. Raises
-        NotUnderstoodError for other types.
+        """Return (value column, is an address, is a plain word) for a type in PLAIN and for an
+        enum; raises NotUnderstoodError for any other type.
         """
         if kind.kind.name == "ENUM":
             return self.enum(kind.get_declaration(), name), False, False
@@ -430,9 +444,9 @@ class Layout:
 
 
 def _within(run: Run, name: str, indexed: str, is_record: bool) -> Run:
-    """Return a run with the name of the member that contains it in front of its own name.
-
-    A run without a name inside a record stays without a name.
+    """Return a run with the name of the member that contains it in front of its own name and of its
+    feature. ``indexed`` is the member's name with subscripts, ``is_record`` says whether the member
+    is a struct or union. A run without a name in such a member stays without a name.
     """
     full = indexed
     if is_record:
@@ -451,7 +465,7 @@ def _within(run: Run, name: str, indexed: str, is_record: bool) -> Run:
 
 
 def tag_of(cursor: Any) -> str:
-    """The name of a declaration; blank if the file gives it none."""
+    """Return the name of a declaration; blank if the file gives it none."""
     if "(" in cursor.spelling:  # libclang writes brackets if there is no name
         return ""
     return str(cursor.spelling)
@@ -463,7 +477,8 @@ def attributes(cursor: Any) -> Cells:
 
 
 def element(kind: Any) -> Any:
-    """The type of an array's elements, for any number of dimensions; any other type itself."""
+    """Return the type of an array's elements, for any number of dimensions; a type that is not an
+    array is returned itself."""
     kind = kind.get_canonical()
     while kind.kind.name in ARRAYS:
         kind = kind.element_type.get_canonical()
@@ -471,8 +486,9 @@ def element(kind: Any) -> Any:
 
 
 def _rename(tops: dict[int, tuple[Any, str]], kind: Any, name: str, worse: str = "") -> None:
-    """Give a record or enum the name of its typedef or variable, if it has no name, or a name
-    that begins with ``worse`` (an underscore).
+    """Rename a record or enum of ``tops`` after its typedef or variable. ``kind`` is the type of
+    the typedef or variable, and ``name`` its name. The declaration is renamed if it has no name
+    or, if ``worse`` is not blank, a name that begins with ``worse``.
     """
     kind = kind.get_canonical()
     cursor, tag = tops.get(kind.get_declaration().location.offset, (None, name))
@@ -482,12 +498,12 @@ def _rename(tops: dict[int, tuple[Any, str]], kind: Any, name: str, worse: str =
 
 
 def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
-    """Return the runs of a union. They are the runs of its members that are not only plain words,
-    each member with a feature if they overlap, and after them the bits of longer members,
-    without a name.
+    """Return the runs of a union: those of its members that do not have only plain words, or of its
+    first member, if all do. If named runs of two members overlap, the runs of each member get a
+    feature of their own. Bits of longer members after these runs are added without a name.
     """
-    # a member that is only plain words shows the same bits as the other members, without names for
-    # them
+    # a member that has only plain words holds the same bits as another member, without names for
+    # the fields
     chosen = [member for member in members if not member.plain] or [*members[:1]]
     owners: list[tuple[int, int, int]] = []
     runs: list[Run] = []
@@ -501,8 +517,8 @@ def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
         # furthest end so far
         clash |= start < last[0] and n != last[1]
         last = max(last, (end, n))
-    # the runs without a name are kept for a single member; several members may have names for each
-    # other's
+    # of several members, runs without a name are left out, because another member may have a name
+    # for the same bits
     if len(chosen) == 1:
         runs = [*chosen[0].runs]
     if clash:
@@ -523,7 +539,8 @@ def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
 
 
 def index(n: int, counts: Sequence[int]) -> str:
-    """The subscripts of element ``n`` of an array.
+    """Return the subscripts of element ``n`` of an array; ``counts`` has the number of elements in
+    each dimension.
 
     >>> index(5, [2, 3])
     '[1][2]'
@@ -551,13 +568,15 @@ def holes(laid: Laid) -> list[tuple[int, int, int]]:
 
 
 def twice(laid: Laid) -> str:
-    """Return a name that two runs of a struct with the same feature have; blank if all differ."""
+    """Return a name that two runs of a struct with the same feature have; blank if there is no such
+    name."""
     runs = sorted((run.name, run.feature, run.position) for run in laid.runs if run.name)
     return next((a[0] for a, b in pairwise(runs) if a[:2] == b[:2]), "")
 
 
 def rows_of(block: str, laid: Laid, base: int = 0) -> Iterator[tuple[Cells, Run]]:
-    """Yield (row, run) for each word in which a run of a struct has bits."""
+    """Yield (row, run) for each run of a struct, and for each word in which the run has bits.
+    ``base`` is the byte offset of the struct in its block."""
     for run in laid.runs:
         parts = [*pieces(run.start, run.width)]
         for word, lsb, width, at in parts:

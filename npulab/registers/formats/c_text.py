@@ -1,8 +1,9 @@
-"""The text of C files: comments, conditions, macros and declarations, which libclang checks.
+"""The text of C files: comments, conditions, macros and declarations. The compiler, libclang,
+decides conditions, checks declarations and computes numbers.
 
 Only the named files are opened: lines that would open another file never reach the compiler, and
-nothing is run. The compiler's input is bounded: the characters of a file, of a macro and of a
-declaration, and the tokens that a macro may become when it is replaced.
+nothing is run. These inputs of the compiler are bounded: the characters of a file, of a macro and
+of a member, the depth of brackets, and the tokens that a macro may become when it is replaced.
 """
 
 from __future__ import annotations
@@ -20,26 +21,30 @@ from npulab.support.extras import needed
 from npulab.support.files import read_bounded, text_of
 
 MOST_BYTES = 2**24  # most bytes of a file
-# Limits far above what register headers have, so that a hostile file ends with a sentence before it
-# fills the memory: macros, comments, lines of #if and #elif.
+# The most macros, comments, and directives of conditions (such as #if) of a file. Register headers
+# have far fewer; a hostile file is refused with a sentence before it fills the memory.
 MOST_MACROS, MOST_COMMENTS, MOST_CONDITIONS = 2**18, 2**18, 2**14
 MOST_GROWTH = 2**12  # most tokens that a macro may become when it is replaced
 MOST_MEMBER = 2**11  # most characters of a member or of a macro's body
 MOST_DEPTH = 32  # most braces and parentheses inside each other
+# an integer, which may stand in brackets and have a suffix such as UL
 LITERAL = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})(?:[uUlL]{1,3})?\s*\)*")
 NAME = re.compile(r"[A-Za-z_]\w*")
+# comments, texts in quotes, and characters in quotes
 SKIPPED = re.compile(
     r"//(?:[^\n\\]++|\\[\s\S])*+|/\*[\s\S]*?(?:\*/|\Z)|"
     r"\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n]){1,4}'"
 )
 DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)((?:[^\n\\]++|\\[\s\S])*+)", re.MULTILINE)
 DEFINE = re.compile(r"\s*([A-Za-z_]\w{0,254}+)(?!\w)(\(([^()]*)\))?(.*)", re.DOTALL)
+# a constant of C or C++, as ``const uint32_t X = 4;``
 CONSTANT = re.compile(
     r"(?<![\w,(*] )(?<![\w,(*])(?:(?:static|inline|extern|constexpr|const)\s+)*"
     r"(?:constexpr|const)\s+"
     r"(?:(?:std::)?u?int\d*(?:_t)?|u\d+|unsigned(?:\s+(?:int|long))?|auto|size_t)\s+(?:const\s+)?"
     r"([A-Za-z_]\w*)\s*=([^;{}\"',]+);"
 )
+# an inline function that only returns an expression
 FUNCTION = re.compile(
     r"\bstatic\s+inline\s+(?:u?int\d*(?:_t)?|u\d+|unsigned(?:\s+int)?)\s+([A-Za-z_]\w*)"
     r"\s*\(([\w\s,]*)\)\s*\{\s*return\b([^;{}\"']+);\s*\}"
@@ -51,6 +56,7 @@ HEAD = (
     r"\b(?:typedef\s+)?(?:(?:const|volatile|static)\s+)*(?:{words})\b"
     r"(?:\s+(?:__\w+\s*\((?:[^()]|\([^()]*\)){{0,200}}\)|[A-Za-z_]\w*)){{0,4}}+(?:\s*:\s*\w+)?\s*\{{"
 )
+# matches, after the closing brace of a declaration, its attributes and names up to the semicolon
 TAIL = re.compile(
     r"(?:\s*__\w+\s*(?:\((?:[^()]|\((?:[^()]|\([^()]*\)){0,200}\)){0,200}\))?){0,8}+"
     r"(?:[\s,*]*[A-Za-z_]\w*\s*(?:\[\w*\]\s*)*+(?:\((?:[^()]|\([^()]*\)){0,200}\))?){0,4}+\s*;"
@@ -58,6 +64,7 @@ TAIL = re.compile(
 TYPEDEF = re.compile(r"\btypedef\b[^;{}]{1,400};")
 MEMBER = re.compile(r"[^;{},]+")
 BRACES = re.compile(r"[{}();]")
+# characters that become a blank
 BLANKS = (
     "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
     "\u202f\u205f\u3000\ufeff\u2060\f\v"
@@ -65,7 +72,7 @@ BLANKS = (
 SPACES = str.maketrans(dict.fromkeys(BLANKS, " ") | dict.fromkeys("\u2028\u2029\x85", "\n"))
 ASKED = re.compile(r"\(--define (\w+=\w+)\)$")  # matches the option at the end of a reason
 INCLUDE = re.compile(r"\s*([<\"][^>\"\n]{1,255}[>\"])")
-# headers of C itself: their types are known
+# headers of C itself, whose types npulab declares to the compiler
 STANDARD = [
     "assert.h",
     "inttypes.h",
@@ -96,8 +103,8 @@ GIVEN = Path(__file__).with_name("c_given.h")
 
 @cache
 def given() -> dict[str, tuple[str, bool]]:
-    """Return the lines of c_given.h by the name that they declare, each with True if it declares a
-    type. Headers often take these names from other headers.
+    """Return the lines of c_given.h. A key is the name that a line declares, a value is the line
+    and True if it declares a type, not a macro. Headers often take these names from other headers.
     """
     lines = re.finditer(
         r"^(?:#define (\w+)|typedef .*?(\w+);).*", GIVEN.read_text(encoding="utf-8"), re.MULTILINE
@@ -114,8 +121,8 @@ class Comment(NamedTuple):
 
 
 class Macro(NamedTuple):
-    """A macro as a file defines it: its parameters (None if it has no brackets), body, position,
-    and the end of its lines.
+    """A macro as a file defines it: its name, its parameters (None if it has no brackets), its
+    body, and the positions at which its directive begins and ends.
     """
 
     name: str
@@ -127,9 +134,9 @@ class Macro(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """C files as one text. ``code`` has blanks in place of comments, directives, and text that
-    conditions leave out. Positions count from the start of the joined text; ``files`` has the
-    position at which each file begins.
+    """C files, joined to one text. ``code`` is this text with blanks in place of comments,
+    directives, and text that conditions leave out. A position is an index in ``code``; ``files``
+    has the position at which each file begins.
     """
 
     path: Path
@@ -154,8 +161,8 @@ class Source:
 
     @property
     def unread(self) -> list[tuple[str, int]]:
-        """The files that this file includes but that were not read before it, with the positions of
-        their directives; headers of C itself are left out.
+        """The files that this file includes but that were not read, each with the position of its
+        directive; headers of C itself are left out.
         """
         given_too = {path.name for _, path in self.files[:-1]}
         found: list[tuple[str, int]] = []
@@ -168,13 +175,14 @@ class Source:
 
     @property
     def own(self) -> int:
-        """The position at which the file itself begins, after the files read before it."""
+        """The position at which the file itself begins, after the included files."""
         if self.files:
             return self.files[-1][0]
         return 0
 
     def pack(self, position: int) -> int:
-        """The most bytes to which ``#pragma pack`` lets members be aligned; 0 for no limit."""
+        """Return the most bytes to which ``#pragma pack`` lets members at a position be aligned; 0
+        for no limit."""
         limit, stack = 0, list[int]()
         for start, text in self.packs:
             if start > position:
@@ -192,22 +200,23 @@ class Source:
         return limit
 
     def line(self, position: int) -> int:
-        """The number of the line at a position, counted in the position's file."""
+        """Return the number of the line at a position, in the file of the position."""
         start = max((start for start, _ in self.files if start <= position), default=0)
         return bisect_right(self._lines, position) - bisect_right(self._lines, start) + 1
 
     def where(self, position: int) -> str:
-        """The file and the line of a position, as words."""
+        """Return the file and the line of a position, as errors name them."""
         path = next((path for start, path in reversed(self.files) if start <= position), self.path)
         return f"{path}, line {self.line(position)}"
 
 
 def read_source(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ()) -> Source:
-    """Return a C file, joined to the files of ``include`` before it, with its conditions decided.
+    """Return a C file with its conditions decided; the files of ``include`` are joined to it, in
+    front.
 
-    ``define`` has texts ``NAME=VALUE`` or ``NAME(X)=BODY``. Raises ValueError with file and line
-    for a file that is too large, is not UTF-8 or has a comment without its end, MissingPackage
-    without libclang.
+    ``define`` has texts ``NAME=VALUE`` or ``NAME(X)=BODY``. Raises ValueError, with the file, for a
+    file that is too large, is not UTF-8 or has a comment without its end; MissingPackage without
+    libclang.
     """
     defines = tuple(_define(text) for text in define)
     pieces, comments, files, length = list[str](), list[Comment](), list[tuple[int, Path]](), 0
@@ -254,13 +263,13 @@ def _without_comments(text: str, path: Path) -> tuple[str, list[Comment]]:
         comments.append(Comment(*match.span(), inner))
         pieces += [text[done : match.start()], blank(match[0])]
         done = match.end()
-    # each other character becomes one of ASCII, so that positions in characters are positions in
-    # bytes too
+    # each character that is not ASCII becomes one of ASCII, so that a position in characters is a
+    # position in bytes too
     return "".join([*pieces, text[done:]]).encode("ascii", "replace").decode("ascii"), comments
 
 
 def blank(text: str) -> str:
-    """Return a blank for each character of a text, but keep its line ends.
+    """Return a text with a blank in place of each character except line ends.
 
     >>> blank("a /* b")
     '      '
@@ -274,7 +283,7 @@ def blank(text: str) -> str:
 
 
 def _conditions(source: Source) -> Source:
-    """The source with its directives carried out; the compiler decides the conditions."""
+    """Return the source with its directives carried out; the compiler decides the conditions."""
     directives = [*DIRECTIVE.finditer(source.code)]
     made = {}
     for n, match in enumerate(directives):
@@ -298,7 +307,7 @@ def _conditions(source: Source) -> Source:
         if not reads:
             continue
         if n in made:
-            # a macro that is defined again moves to the end of the macros
+            # the macro is defined again or undefined: the earlier definition goes
             macros.pop(made[n][1], None)
         if word == "define" and n in made:
             if len(macros) >= MOST_MACROS:
@@ -334,12 +343,12 @@ def _conditions(source: Source) -> Source:
 
 
 def _joined(directive: re.Match[str]) -> str:
-    """The text of a directive after its word, on one line."""
+    """Return the text of a directive after its word, on one line."""
     return directive[2].replace("\\\n", " ")
 
 
 def _constants(code: str) -> Iterator[Macro]:
-    """Yield, as if they were macros, the constants of a text and its functions that only return an
+    """Yield macros for the constants of a text, and for its functions that only return an
     expression.
     """
     for match in CONSTANT.finditer(code) if "const" in code else ():
@@ -356,8 +365,8 @@ def _holding(
     directives: Sequence[re.Match[str]],
     made: Mapping[int, re.Match[str]],
 ) -> dict[int, bool]:
-    """For each directive of a condition, by its number: True if the compiler reads the text after
-    it.
+    """Return, by the number of each directive of a condition, True if the compiler reads the text
+    after it. ``made`` has the match of DEFINE for each directive that defines or undefines a macro.
     """
     conditions = [n for n, match in enumerate(directives) if match[1] in CONDITIONS]
     if not conditions:
@@ -379,8 +388,8 @@ def _holding(
         word = match[1]
         if word not in CONDITIONS and (n not in made or made[n][1] not in asked):
             continue
-        # __has_include would make the compiler look for files, and its answer would depend on the
-        # machine
+        # __has_include and its like become 0: the compiler would look for files, and the answer
+        # would depend on the machine
         rest = re.sub(r"\b__has_\w+\s*(\([^()]*\))?", "0", match[2].replace("\\\n", " "))
         if word in CONDITIONS:
             depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(word, 0)
@@ -389,7 +398,7 @@ def _holding(
                 continue
             if len(rest) > MOST_MEMBER or _depth(rest) > MOST_DEPTH:
                 rest = " 0"
-            # the compiler reports this declaration only if it reads the text after the directive
+            # the compiler has this declaration only if it reads the text after the directive
             lines += [f"#{word} {rest}", f"extern int npulab_{n};"]
         elif made[n][1] not in growing and len(rest) < MOST_MEMBER:
             lines.append(f"#{word} {rest}")
@@ -401,8 +410,8 @@ def _holding(
 
 
 def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return these words and the words to which macros among them lead, through the bodies of other
-    macros, to any depth.
+    """Return these words, the words in the bodies of macros among them, the words in the bodies of
+    macros among those, and so on. ``bodies`` has the bodies of each macro.
     """
     out, new = {*words}, words
     while new:
@@ -413,8 +422,8 @@ def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _growing(macros: Mapping[str, Macro]) -> set[str]:
-    """Return the macros that would become more than ``MOST_GROWTH`` tokens; each use of another
-    macro is counted.
+    """Return the macros that would become more than ``MOST_GROWTH`` tokens when they are replaced,
+    with the macros that they use, at each use.
     """
     sizes: dict[str, int] = {}
     for first in macros:
@@ -454,8 +463,8 @@ def _depth(text: str) -> int:
 
 
 def _parsed(text: str, path: Path) -> Any:
-    """Parse a text, made from a file, with libclang; raises MissingPackage with the install
-    command.
+    """Parse a text, made from the file ``path``, with libclang; raises MissingPackage, with the
+    install command, without libclang.
     """
     cindex = needed("clang.cindex", f"{path}: reading C")
     try:
@@ -465,8 +474,8 @@ def _parsed(text: str, path: Path) -> Any:
 
 
 def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of c_given.h for names that the files use but do not define, other than
-    types, and the lines of ``defines``.
+    """Yield the lines of c_given.h that define macros of these names, unless the files define them,
+    and then the lines of ``defines``.
     """
     lines = given()
     asked = {*names, *NAME.findall(" ".join(source.defines))}
@@ -478,7 +487,8 @@ def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
 
 
 class Wrong(NamedTuple):
-    """A refusal by the compiler: its position, and its text."""
+    """Why a declaration is refused, by the compiler or before it: the position of the fault, and a
+    text."""
 
     position: int
     text: str
@@ -491,20 +501,21 @@ class Unit:
     source: Source
     cursors: Sequence[Any]
     spans: Sequence[tuple[int, int]]  # the spans of the declarations
-    wrong: Mapping[int, Wrong]  # by the position at which the declaration begins
+    wrong: Mapping[int, Wrong]  # by the position at which a refused declaration begins
     before: int  # characters before the source in the compiler's text
-    values: Mapping[str, int]
-    refused: Mapping[str, str]  # the reason for each macro without a value
-    missing: tuple[str, ...] = ()  # names declared nowhere, as options for --define
+    values: Mapping[str, int]  # by the names in ``probes``
+    refused: Mapping[str, str]  # by the names in ``probes``: why an expression has no value
+    missing: tuple[str, ...] = ()  # names declared nowhere, as NAME=VALUE or NAME=TYPE for --define
 
     def position(self, location: Any) -> int:
         return int(location.offset) - self.before
 
     def span(self, position: int) -> tuple[int, int] | None:
-        """The beginning and end of the declaration around a position; None if there is none."""
-        at = bisect_right(self.spans, (position, 2**62)) - 1
-        if at >= 0 and position < self.spans[at][1]:
-            return self.spans[at]
+        """Return the beginning and end of the declaration around a position; None if there is
+        none."""
+        last = bisect_right(self.spans, (position, 2**62)) - 1
+        if last >= 0 and position < self.spans[last][1]:
+            return self.spans[last]
         return None
 
 
@@ -523,7 +534,8 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
     bodies = {name: (macro.body,) for name, macro in source.macros.items()}
     words = _made_of({*NAME.findall(code), *NAME.findall(" ".join(asked.values()))}, bodies)
     if any("##" in source.macros[name].body for name in words & bodies.keys()):
-        words = _made_of(words | bodies.keys(), bodies)  # # ## may join words to any name
+        # ## may join words to the name of any macro, so all macros are used
+        words = _made_of(words | bodies.keys(), bodies)
     used = {name: macro for name, macro in source.macros.items() if name in words}
     growing = _growing(used)
     reason = "it grows too far when macros are replaced"
@@ -556,8 +568,8 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
 
 
 def _twins(source: Source, probes: Mapping[str, str]) -> dict[str, str]:
-    """The macros that have the same body as an earlier macro, each with that macro: the compiler is
-    asked only for the earlier one.
+    """Return, by macro in ``probes``, an earlier macro that has the same body: the compiler
+    computes only the value of the earlier one.
     """
     texts = {name: macro.body for name, macro in source.macros.items() if macro.parameters is None}
     same: dict[str, str] = {}
@@ -590,7 +602,7 @@ class _Text:
 
 
 def _unknown_types(unit: Any) -> set[str]:
-    """The names that the compiler takes for types that are declared nowhere."""
+    """Return the names that the compiler takes for types that are declared nowhere."""
     names = set()
     for error in unit.diagnostics:
         found = re.match(r"unknown type name '(\w+)'", error.spelling)
@@ -602,8 +614,9 @@ def _unknown_types(unit: Any) -> set[str]:
 def _errors(
     unit: Any, text: _Text, starts: Sequence[int], wrong: dict[int, Wrong]
 ) -> tuple[dict[str, str], list[str]]:
-    """The reasons of expressions without a value, by name, and a list of all reasons, those of
-    declarations first. The declarations that the compiler refuses are added to ``wrong``.
+    """Return the reason for each expression without a value, by name, and a list of all reasons;
+    the reasons of declarations are first in the list. The declarations that the compiler refuses
+    are added to ``wrong``. ``starts`` has the positions of all declarations.
     """
     failed: dict[str, str] = {}
     declared, asked = [], []
@@ -619,14 +632,15 @@ def _errors(
                 failed.setdefault(text.names[n], reason)
             continue
         declared.append(reason)
-        at = bisect_right(starts, position) - 1
-        if at >= 0:
-            wrong.setdefault(starts[at], Wrong(max(position, starts[at]), reason))
+        last = bisect_right(starts, position) - 1
+        if last >= 0:
+            wrong.setdefault(starts[last], Wrong(max(position, starts[last]), reason))
     return failed, declared + asked
 
 
 def _reason(text: str, macros: Container[str]) -> str:
-    """An error of the compiler in words for a person who reads a header."""
+    """Return an error of the compiler in words for a person who reads a header, with the option
+    that declares a missing name."""
     if found := re.search(r"'(\w+)' \(aka 'struct npulab_no_", text):
         return f"the type {found[1]} is declared nowhere (--define {found[1]}=TYPE)"
     if (found := re.search(r"undeclared identifier '(\w+)'", text)) and found[1] in macros:
@@ -639,10 +653,9 @@ def _reason(text: str, macros: Container[str]) -> str:
 
 
 def _body(source: Source, spans: Sequence[tuple[int, int]], macros: Iterable[Macro]) -> str:
-    """A text with these declarations and macros, each at its position in the source, and blanks
-    between them.
+    """Return the code with these declarations and macros alone, each at its position, and blanks in
+    place of everything else, so that the compiler reports positions of the source.
     """
-    # blanks replace the text that is left out, so that the compiler reports positions of the source
     out = bytearray(blank(source.code), "ascii")
     for start, end in spans:
         out[start:end] = source.code[start:end].encode()
@@ -681,8 +694,9 @@ def _types(source: Source, code: str, words: set[str]) -> Iterator[str]:
 
 
 def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int, int]]:
-    """Yield the span of each declaration of a source, from first to last; refused declarations are
-    added to ``wrong``.
+    """Yield the span of each declaration (struct, union, enum or typedef) of a source, in the order
+    of the text. Declarations that must not reach the compiler are yielded too, and added to
+    ``wrong``.
     """
     words = ["struct", "union", "enum"]
     for name, macro in source.macros.items():
@@ -691,7 +705,7 @@ def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int,
             words.append(name)
     head = re.compile(HEAD.format(words="|".join(words)))
     code, at = source.code, 0
-    # after the last of these words a search would only run in vain to the end of the file
+    # a search beyond the last of these words would run to the end of the file without a match
     last = max(code.rfind(word) for word in words)
     while at <= last and (match := head.search(code, at)):
         depth, most, end = 0, 0, -1

@@ -1,5 +1,5 @@
-"""Writer of C: structs of bit-fields, and macros of offsets, shifts and masks; ``read_c`` gives
-the same table again."""
+"""Writer of C: structs of bit-fields, and macros of offsets, shifts and masks. ``read_c`` reads the
+same table from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from npulab.registers.table import COLUMNS
 from npulab.support.refuse import refuse_if
 
 MOST_WORDS = 2**12  # most words of a struct; a block that spans more becomes macros
-INT_MOST = 2**31 - 1
+INT_MOST = 2**31 - 1  # the largest int of C
+# the columns that an annotation may state for a field
 OWN = tuple(
     name for name in COLUMNS if name not in ("block", "offset", "register", "field", "lsb", "width")
 )
@@ -23,13 +24,13 @@ SHIFT, MASK = "__SHIFT", "__MASK"
 
 
 def c_text(table: RegisterTable) -> str:
-    """Return a header of structs of bit-fields, one for each block, which begins at the block's
+    """Return a header with a struct of bit-fields for each block. A struct begins at the block's
     first register.
 
-    If the rows of a block differ by feature, there is a struct for each feature; ``of_chip`` makes
-    the map of one chip. Pieces of a split field are members ``NAME_AT``; short holes are members
-    without a name, long holes are arrays named reserved; a block that spans more than 4096 words
-    becomes macros. Raises as ``RegisterTable.check``.
+    If rows of a block have features, the block has a struct for each feature; ``of_chip`` makes the
+    map of one chip. Pieces of a split field are members ``NAME_AT``. Bits without a row are members
+    without a name; words without a row are arrays ``reserved_...``. A block that spans 4096 words
+    or more becomes macros. Raises as ``check``.
     """
     check(table)
     names, macros = c_names(), c_names()
@@ -37,11 +38,11 @@ def c_text(table: RegisterTable) -> str:
     lines += _enums(table, names, macros)
     for block, rows in table.blocks.items():
         offsets = [row["offset"] for row in rows]
-        # if registers lie so far apart, a struct would mostly be reserved words
+        # with registers so far apart, a struct would mostly have reserved words
         if (max(offsets) - min(offsets)) // WORD_BYTES >= MOST_WORDS:
             name = c_name(block or "registers")
             lines += [
-                f"/* {name}: more than {MOST_WORDS} words from its first register to its last */",
+                f"/* {name}: {MOST_WORDS} words or more from its first register to its last */",
                 *_macros(block, rows, macros, table),
                 "",
             ]
@@ -55,10 +56,10 @@ def c_text(table: RegisterTable) -> str:
 def macros_text(table: RegisterTable) -> str:
     """Return a header of macros.
 
-    ``REG_BLOCK_REGISTER`` is a register's byte offset, ``BLOCK_REGISTER_FIELD__SHIFT`` and
-    ``__MASK`` place a field in its word (``BLOCK_FIELD`` if the field's name contains its register,
-    as ``GEMM_w3_0_7``), and the names of enums are macros with their values. Raises as
-    ``RegisterTable.check``.
+    ``REG_BLOCK_REGISTER`` is a register's byte offset. ``BLOCK_REGISTER_FIELD__SHIFT`` is a field's
+    lowest bit, ``BLOCK_REGISTER_FIELD__MASK`` its mask in the word; an automatic name, which
+    contains the register, follows the block, as in ``GEMM_w3_0_7__MASK``. ``ENUM_NAME`` is the
+    number of a name of an enum. Raises as ``check``.
     """
     check(table)
     names = c_names()
@@ -71,8 +72,8 @@ def macros_text(table: RegisterTable) -> str:
 
 
 def check(table: RegisterTable) -> None:
-    """Raise ValueError if no map can be made of a table, or if an enum has a number that C cannot
-    hold.
+    """Raise ValueError or LookupError if no map can be made of a table, and ValueError if an enum
+    has a number that C cannot hold.
     """
     table.check()
     for name, values in table.enums.items():
@@ -82,8 +83,8 @@ def check(table: RegisterTable) -> None:
 
 
 def head(table: RegisterTable, kind: str = "") -> list[str]:
-    """Return the first lines of a header: the copyright, the beginning of the include guard, which
-    ends with the caller's ``#endif``, and the line that includes stdint.h.
+    """Return the first lines of a header: the copyright, the include guard and the line that
+    includes stdint.h. The caller ends the guard by ``#endif``; ``kind`` is a part of its name.
     """
     guard = f"NPULAB_{c_name(next(iter(table.blocks), '') or 'registers').upper()}_{kind}H"
     return [
@@ -97,8 +98,8 @@ def head(table: RegisterTable, kind: str = "") -> list[str]:
 
 
 def _said(table: RegisterTable) -> Iterator[str]:
-    """Yield annotations that say of a block whether its registers have addresses, if nothing else
-    in the header shows it.
+    """Yield, for each block of which a reader of the header would assume the wrong, an annotation
+    that says whether its registers have addresses.
     """
     for block, has_addresses in table.said(None).items():
         word = "words"
@@ -141,8 +142,8 @@ def _defines(name: str, values: Codes, names: Identifiers) -> Iterator[str]:
 
 
 def _own(row: Row, spelled: str, known: Row) -> str:
-    """Return the comments of a row: its note, and an annotation with the columns that C cannot
-    express.
+    """Return the comments of a row: its note, and an annotation with the columns that C does not
+    express. ``spelled`` is the field's name in C; ``known`` has the columns that its type states.
     """
     note = note_comment(row.get("note", ""))
     said = {}
@@ -201,7 +202,7 @@ def _struct(
 
 
 def _member(row: Row, name: str, register: str, members: Identifiers) -> str:
-    """The declaration of one run of bits, with its comments."""
+    """Return the declaration of one run of bits, with its comments."""
     whole = row["width"] == WORD_BITS
     known: Cells = {}
     kind = "uint32_t"

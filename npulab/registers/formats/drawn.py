@@ -1,5 +1,5 @@
-"""Registers as drawings show them: their bits from the lowest, once for each feature that
-changes them."""
+"""Registers as drawings show them: each has its 32 bits as runs, from the lowest. A register that
+is not the same on all chips is drawn once for each feature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ NOTHING: Row = MappingProxyType({})
 
 
 class Box(NamedTuple):
-    """A run of bits: its name, blank if the table has no row for it, and its row."""
+    """A run of bits: its name (blank if the table has no row for it), its lowest bit and width, and
+    its row."""
 
     name: str
     lsb: int
@@ -48,8 +49,8 @@ class Box(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A register on chips that have ``feature`` (blank: on all), with its 32 bits from the
-    lowest."""
+    """A register on chips that have ``feature`` (blank: on all chips). ``boxes`` has its 32 bits as
+    runs, from the lowest; ``offset`` is in bytes."""
 
     block: str
     offset: int
@@ -59,7 +60,8 @@ class Drawn(NamedTuple):
 
 
 def drawn(table: RegisterTable) -> Iterator[Drawn]:
-    """Yield every register of a table, a register with rows of features once for each feature."""
+    """Yield every register of a table; a register that has rows with features is yielded once for
+    each feature."""
     for block, _, registers in by_block(table):
         for offset, register, rows in registers:
             for feature in features_in(rows) or [""]:
@@ -68,15 +70,16 @@ def drawn(table: RegisterTable) -> Iterator[Drawn]:
 
 
 def boxes(rows: Iterable[Row], feature: str, by_address: frozenset[str]) -> tuple[Box, ...]:
-    """Return the 32 bits of a register on chips that have a feature; blank for none."""
-    out, at = [], 0
+    """Return the 32 bits of a register as runs, on chips that have ``feature`` (blank: on chips
+    without a feature). ``rows`` are all rows of the register."""
+    out, end = [], 0
     for row in sorted(rows, key=itemgetter("lsb")):
         if row.get("feature", "") not in ("", feature):
             continue
-        if row["lsb"] > at:
-            out.append(Box("", at, row["lsb"] - at))
+        if row["lsb"] > end:
+            out.append(Box("", end, row["lsb"] - end))
         out.append(Box(name_of(row, by_address), row["lsb"], row["width"], row))
-        at = row["lsb"] + row["width"]
-    if at < WORD_BITS:
-        out.append(Box("", at, WORD_BITS - at))
+        end = row["lsb"] + row["width"]
+    if end < WORD_BITS:
+        out.append(Box("", end, WORD_BITS - end))
     return tuple(out)

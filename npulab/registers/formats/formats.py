@@ -1,5 +1,4 @@
-"""The formats of register maps: which format a file is in, and the files that hold a map in
-another."""
+"""The formats of register maps: reading a file of any format, and writing a map in any format."""
 
 from __future__ import annotations
 
@@ -19,8 +18,9 @@ from npulab.support.refuse import need, need_path, refuse_if, refusing
 
 
 class Format(NamedTuple):
-    """A format: its suffix, its name for people, and the functions that write and read it
-    (``module:name``; blank for none)."""
+    """A format: its suffix, its name for people (``what``), and the functions that write and read
+    it, as ``module:name``. A blank ``read`` means that it is not read, a blank ``write`` that it is
+    npulab's own table."""
 
     suffix: str
     what: str
@@ -28,12 +28,13 @@ class Format(NamedTuple):
     read: str = ""
 
 
-# by what --to calls it; where several have a suffix, the suffix alone means the first
+# by the name that --to takes; if several have the same suffix, the suffix alone means the first
 FORMATS = {
     row.pop("format"): Format(**row) for row in read_table(Path(__file__).with_name("formats.csv"))
 }
-HEAD = 2**16  # bytes of a file by which its format is found
-ROOTS = {"database": "xml", "device": "svd"}
+HEAD = 2**16  # bytes at the beginning of a file by which its format is recognised
+OPTIONS = {"xml": ("include",), "struct": ("define", "include")}  # by format; others take none
+ROOTS = {"database": "xml", "device": "svd"}  # formats of XML by their root element
 
 
 @refusing()
@@ -43,11 +44,11 @@ def read_map(
     """Return the registers in a file, in the format that its content shows: npulab's table, rnndb
     XML, SystemRDL, CMSIS-SVD or a C header.
 
-    ``define`` (``NAME=VALUE``) and ``include`` (files) stand for the other headers that a C header
-    needs; ``reading`` of the returned table says what of the header is lost. For rnndb, ``include``
-    are folders with the files that it imports. A UserWarning counts and names what the table has no
-    place for. Raises ValueError with file and line for a file that is broken or of no known format,
-    FileNotFoundError if there is no file.
+    If a C header needs other headers, ``include`` names their files, or ``define`` (``NAME=VALUE``)
+    states their names; ``reading`` of the returned table says what of the header is lost. For
+    rnndb, ``include`` are folders with the files that it imports. A UserWarning counts and names
+    what the table has no place for. Raises ValueError for a file that is broken (with the line) or
+    in no known format, FileNotFoundError if there is no file.
     """
     need_path("read_map", path)
     path = Path(path)
@@ -67,8 +68,7 @@ def read_map(
         given["define"] = define
     if include:
         given["include"] = [*map(Path, include)]
-    taken = {"xml": ("include",), "struct": ("define", "include")}.get(known, ())
-    if given.keys() - {*taken}:
+    if given.keys() - {*OPTIONS.get(known, ())}:
         raise ValueError(
             f"{path}: got define or include for {FORMATS[known].what}, allowed are both for a C "
             "header, and include alone for rnndb XML"
@@ -84,7 +84,8 @@ def read_map(
 
 
 def format_of(head: bytes) -> str:
-    """Return the format of a file by its beginning, in the words of ``--to``; blank for none.
+    """Return the format (a key of FORMATS) of a file from its first bytes; blank if it is in no
+    known format.
 
     >>> format_of(b"<?xml version='1.0'?><!-- a --><device/>")
     'svd'
@@ -113,12 +114,13 @@ def write_map(
     to: str = "",
     features: Iterable[str] | None = None,
 ) -> list[Path]:
-    """Write a register map into new files, all of them or none, and return them.
+    """Write a register map into new files, and return the files; if one cannot be written, none is.
 
-    The format follows from the path's suffix or ``to``, one of FORMATS; with ``features`` the
-    files hold the map of a chip that has these features, as ``of_chip`` makes it. A file of
-    enums next to a table stays if it has the same text. Raises ValueError for a format or a map
-    that cannot be written, FileExistsError if a file exists already.
+    ``to`` is the format, a key of FORMATS; by default, the path's suffix decides. With
+    ``features``, the files hold the map of a chip that has these features, as ``of_chip`` makes it.
+    If the file of enums beside a table exists with the same text, it stays and is not returned.
+    Raises ValueError for a format or a map that cannot be written, FileExistsError if any other
+    file exists already.
 
     >>> import npulab
     >>> table = npulab.read_map("registers.svd")  # doctest: +SKIP
@@ -140,8 +142,8 @@ def write_map(
 def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
     """Return the map of a chip: the rows without a feature, and the rows of its ``features``.
 
-    The returned rows have no feature. Raises ValueError for a feature that no row has, and if rows
-    of two of the features overlap.
+    The returned rows have no feature. Raises ValueError for a feature that no row has, and if two
+    rows of the chip overlap.
     """
     wanted = {*need_features("of_chip", features)}
     unknown = sorted(wanted - {*table.features})
@@ -169,11 +171,13 @@ def of_blocks(table: RegisterTable, blocks: Iterable[str]) -> RegisterTable:
 
 
 def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, bytes]:
-    """Return the files that hold a map, by path: ``path`` itself and, for a table, its enums
-    next to it, in a file of their own if another map's enums lie there.
+    """Return the bytes of the files that hold a map, by path. They are ``path`` itself and, for
+    npulab's table, its enums in ``enums.csv`` beside it, or in ``NAME.enums.csv`` if ``enums.csv``
+    exists and has other enums.
 
-    The format follows from the path's suffix or from ``to``, one of FORMATS or a suffix with or
-    without its dot. Raises ValueError for a format that cannot be written.
+    ``to`` is the format, a key of FORMATS, or a suffix with or without its dot; by default, the
+    path's suffix decides. Raises ValueError for an unknown format, and for a map that cannot be
+    written.
     """
     known = _written_format(path, to)
     refuse_if(not table.rows, path, "a map without a field", "is one that has some")
@@ -194,7 +198,8 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
 
 
 def _written_format(path: Path, to: str) -> Format:
-    """The format that a name or suffix asks for, by default the suffix of the path."""
+    """Return the format that ``to`` names, by its name or suffix; by default, the suffix of the
+    path decides."""
     if to in FORMATS:
         return FORMATS[to]
     suffix, got = path.suffix, f"{path}: got {path.suffix or 'no suffix'}"
@@ -212,7 +217,7 @@ def _written_format(path: Path, to: str) -> Format:
 
 
 def _function(name: str) -> Any:
-    """The reader or writer ``module:name``, imported on first use."""
+    """Return the reader or writer ``module:name``; its module is imported on first use."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(f"npulab.registers.formats.{module}"), function)
 

@@ -16,11 +16,12 @@ HEAD = ("#pragma endian little", "#pragma bitfield_order right_to_left", "")
 
 
 def imhex_text(table: RegisterTable) -> str:
-    """Return the pattern of a table: a struct for each block, and a struct for each feature that
-    the block has rows of; the first struct is placed at 0, the rest wait in comments.
+    """Return the pattern of a table: a struct for each block, and a further struct for each feature
+    of the block's rows. The first struct is placed at byte 0 of the file; the lines that would
+    place the other structs are comments.
 
-    Words are little-endian. The pieces of a split field are fields of their own, with a comment
-    that says which bits of its value they are.
+    Words are little-endian. Each piece of a split field is a field of its own, with a comment that
+    says which bits of the whole field's value it has.
     """
     names = Identifiers(KEYWORDS)
     lines = [f"// {line}".rstrip() for line in table.copyright.splitlines()] + [*HEAD]
@@ -58,7 +59,8 @@ def imhex_text(table: RegisterTable) -> str:
 
 
 def _fields(register: Drawn, enums: dict[str, str]) -> Iterator[str]:
-    """Yield the line of each field; ``enums`` has the name of each enum in the pattern."""
+    """Yield the line of each field of a register; ``enums`` has the name that each enum has in the
+    pattern."""
     names = Identifiers(KEYWORDS)
     for box in register.boxes:
         if not box.row:
@@ -81,13 +83,14 @@ def _fields(register: Drawn, enums: dict[str, str]) -> Iterator[str]:
 
 
 def _members(registers: Sequence[Drawn], kinds: Sequence[str], names: Identifiers) -> Iterator[str]:
-    """Yield the members of a struct, with padding between registers."""
-    at = 0
+    """Yield the members of a struct, with padding between registers. A register at the place of an
+    earlier one becomes a comment."""
+    end = 0
     for register, kind in zip(registers, kinds, strict=True):
-        if register.offset < at:
-            yield f"  // {register.register} at {register.offset:#x}, where another lies"
+        if register.offset < end:
+            yield f"  // {register.register} at {register.offset:#x}, where another register lies"
             continue
-        if register.offset > at:
-            yield f"  padding[{register.offset - at:#x}];"
+        if register.offset > end:
+            yield f"  padding[{register.offset - end:#x}];"
         yield f"  {kind} {names.new(register.register)};"
-        at = register.offset + WORD_BYTES
+        end = register.offset + WORD_BYTES

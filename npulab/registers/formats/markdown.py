@@ -23,10 +23,10 @@ ENTITIES = str.maketrans(
 
 
 def markdown_text(table: RegisterTable) -> str:
-    """Return the registers of a table by block, each with its fields from the highest bit, then
-    the enums.
+    """Return a table as Markdown: the registers of each block, each with its fields from the
+    highest bit, then the enums and the copyright.
 
-    Texts are escaped: nothing in them is read as HTML, as a link, as an end of a cell or of a line.
+    Texts are escaped: nothing in them is read as HTML, as a link, or as the end of a cell or line.
     """
     lines = []
     for block, some in groupby(drawn(table), lambda register: register.block):
@@ -66,7 +66,7 @@ def markdown_text(table: RegisterTable) -> str:
 
 
 def _rows(register: Drawn) -> list[str]:
-    """The lines of a register's table."""
+    """Return the lines of a register's table."""
     out = []
     for box in reversed(register.boxes):
         note = str(box.row.get("note", ""))
@@ -78,7 +78,7 @@ def _rows(register: Drawn) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    r"""A text that Markdown shows without a change.
+    r"""Return a text that Markdown shows as ``text`` is.
 
     >>> _escaped("a_b *c* <b>|[x](y)")
     'a_b \\*c\\* &lt;b&gt;&#124;\\[x\\]\\(y\\)'

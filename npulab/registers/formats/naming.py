@@ -1,4 +1,5 @@
-"""Names that other formats allow: identifiers, unique in their scope, and the places of blocks."""
+"""What writers of other formats share: identifiers that are unique in their scope, and the
+registers of each block, with an address for the block."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from npulab.registers.fields import WORD_BYTES, NewCodes, Row
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.names import register_of
 
-APART = 2**12  # bytes; blocks begin at multiples of it
-MOST_LETTERS = 120
+APART = 2**12  # bytes; the addresses that blocks get are multiples of this
+MOST_LETTERS = 120  # most characters of an identifier, without a number that makes it unique
 
 
 @cache
@@ -25,8 +26,8 @@ def keywords(language: str) -> frozenset[str]:
 
 
 class Identifiers:
-    """The identifiers of a scope: each text gets an identifier of letters, digits and underscores,
-    and no two texts get the same.
+    """The identifiers of a scope. ``names[text]`` is an identifier of letters, digits and
+    underscores: the same for the same text, and another for any other text.
 
     >>> names = Identifiers()
     >>> names["CORE[0].SIZE"], names["CORE_0_SIZE"], names["2 <b>"], names["CORE[0].SIZE"]
@@ -47,10 +48,10 @@ class Identifiers:
         return self._by_text[text]
 
     def new(self, text: str, *tails: str) -> str:
-        """Return a new identifier like this text, different on each call, also with each of the
-        tails after it.
+        """Return an identifier like this text that no other call returns. With ``tails``, this
+        holds for the identifier followed by each tail, not for the identifier alone.
 
-        Names that differ only in case count as the same, since other tools ignore case.
+        Names that differ only in case count as the same, because other tools ignore case.
         """
         out = plain = self._spell(text)
         n = self._next.get(plain.lower(), 1)
@@ -63,7 +64,7 @@ class Identifiers:
 
 
 def _spelled(keywords: Container[str], text: str) -> str:
-    """An identifier like a text: letters of ASCII, digits and underscores."""
+    """Return an identifier like a text, of letters of ASCII, digits and underscores."""
     plain = re.sub(r"[^0-9A-Za-z_]+", "_", text)[:MOST_LETTERS]
     if plain != text:
         plain = plain.strip("_")
@@ -75,8 +76,9 @@ def _spelled(keywords: Container[str], text: str) -> str:
 
 
 def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, str, list[Row]]]]]:
-    """Yield (block, its place in bytes, its registers) in the order of the table; each register
-    is an offset, a name and its rows. Blocks follow each other and never overlap.
+    """Yield (block, address, registers) for each block, in the order of the table; a register is
+    (offset, name, rows). A table has no addresses, so each block gets the first free multiple of
+    ``APART`` bytes after the block before it.
 
     Registers without a name get their automatic name (``npulab.registers.names``).
     """
@@ -97,5 +99,5 @@ def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, s
 
 
 def unnumbered(name: str) -> str:
-    """A name without the numbers of its arrays: ``CORE[0].SIZE`` is ``CORE.SIZE``."""
+    """Return a name without the numbers of array elements: ``CORE.SIZE`` for ``CORE[0].SIZE``."""
     return re.sub(r"\[\d+\]", "", name)

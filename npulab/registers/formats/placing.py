@@ -1,4 +1,5 @@
-"""Registers of any size put into words: the findings of readers, as rows of a table."""
+"""Puts registers of any size into words: readers yield registers, and this module makes the rows of
+a table."""
 
 from __future__ import annotations
 
@@ -27,16 +28,16 @@ from npulab.registers.meaning import Meaning
 from npulab.support.refuse import refusing
 from npulab.support.text import plural
 
-SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
+SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)  # the sizes of registers, in bits
 MOST_FIELD_BITS = 64
-SHOWN = 3
+SHOWN = 3  # most losses that a warning names
 NOTHING: Row = MappingProxyType({})
 NO_WORD = re.compile(r"\W")
 
 
 class Found(NamedTuple):
-    """A field of a register as a file says it: its lowest and highest bit, and the other columns of
-    its row."""
+    """A field of a register as a file says it: its name, its lowest and highest bit in the
+    register, file and line (``where``), and further columns of its row."""
 
     name: str
     low: int
@@ -46,7 +47,8 @@ class Found(NamedTuple):
 
 
 class Register(NamedTuple):
-    """A register as a file says it: byte offset in its block, size in bits, note and fields."""
+    """A register as a file says it: its block, byte offset in the block, size in bits, name, file
+    and line (``where``), note and fields."""
 
     block: str
     offset: int
@@ -58,14 +60,15 @@ class Register(NamedTuple):
 
     @property
     def words(self) -> range:
-        """The indices of the words, within its block, in which it has bits."""
+        """The numbers of the words of the block in which the register has bits."""
         last = self.offset + self.size // 8 - 1
         return range(self.offset // WORD_BYTES, last // WORD_BYTES + 1)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The things that could not be carried over from a file, with the registers lost by each."""
+    """What could not be carried over from a file. ``things`` has, by the sentence about a loss, the
+    number of registers that are lost by it."""
 
     things: dict[str, int] = field(default_factory=dict)
 
@@ -73,14 +76,15 @@ class Losses:
         self.things.setdefault(f"{where}: {what}", registers)
 
     def warn(self, path: Path) -> None:
-        """Warn with the count of lost registers and the first few things, if there are any."""
+        """Warn of the losses, if there are any, with the count of lost registers and the first
+        losses."""
         if not self.things:
             return
         registers = sum(self.things.values())
         count = ""
         if registers:
             count = f" ({plural(registers, 'register')})"
-        # lost registers come before the rest
+        # the warning names losses of registers first
         first = sorted(self.things, key=lambda thing: not self.things[thing])[:SHOWN]
         more = []
         if len(self.things) > SHOWN:
@@ -90,15 +94,18 @@ class Losses:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """The bits and names that rows have, by their place and feature."""
+    """The bits and names that are taken. Two rows for different features may have the same bits,
+    because no chip has both."""
 
+    # by block and offset, then by feature: the mask of the taken bits, the name of the register
     bits: dict[tuple[Any, ...], dict[str, int]] = field(default_factory=dict)
     registers: dict[tuple[Any, ...], dict[str, str]] = field(default_factory=dict)
+    # by block, register and field: the features
     fields: dict[tuple[Any, ...], set[str]] = field(default_factory=dict)
 
     def alias(self, rows: Iterable[Row]) -> str:
-        """Return the register that lies where rows of another register would go, on a chip that
-        has both; blank if there is none."""
+        """Return the name of another register that has a word of these rows, which are of one
+        register, on a chip that has both registers; blank if there is none."""
         for row in rows:
             names = self.registers.get((row["block"], row["offset"]), {})
             for name in _both(names, row["feature"]):
@@ -107,13 +114,13 @@ class Occupancy:
         return ""
 
     def clash(self, row: Row) -> bool:
-        """True if another field has bits of this row on a chip that has both."""
+        """True if another field has a bit of this row, on a chip that has both fields."""
         bits = self.bits.get((row["block"], row["offset"]), {})
         return any(taken & _mask(row) for taken in _both(bits, row["feature"]))
 
     def add(self, row: Row, where: str) -> None:
-        """Add the bits and the name of a row; raises ValueError if another row has the name on the
-        same chip."""
+        """Add the bits and the names of a row; raises ValueError if another row of the same
+        register has the name of its field, on a chip that has both."""
         feature, place = row["feature"], (row["block"], row["offset"])
         bits = self.bits.setdefault(place, {})
         bits[feature] = bits.get(feature, 0) | _mask(row)
@@ -124,8 +131,8 @@ class Occupancy:
             if feature in names or "" in names or (names and not feature):
                 raise ValueError(
                     f"{where}: field {row['field']} of register {row['register']} at "
-                    f"{row['offset']:#x}: got this name a second time, allowed is once in its "
-                    "register and a register once in its domain"
+                    f"{row['offset']:#x}: got this name a second time, allowed is a field's name "
+                    "once in its register, and a register's name once in its domain"
                 )
             names.add(feature)
 
@@ -135,7 +142,8 @@ def _mask(row: Row) -> int:
 
 
 def _both(have: Row, feature: str) -> list[Any]:
-    """The values that a chip with this feature has too; the values of all chips if it is blank."""
+    """Return the values, by feature in ``have``, of rows that can be on one chip with a row of this
+    feature: the rows of the same feature or of none; all rows, if the feature is blank."""
     if not feature:
         return [*have.values()]
     return [have[name] for name in (feature, "") if name in have]
@@ -150,16 +158,18 @@ def placed(
 ) -> RegisterTable:
     """Return the table of registers.
 
-    A register of 64 bits or more becomes words of one name; registers of 8 and 16 bits, and
-    registers that do not begin at a word, share words. A field of more than 64 bits becomes a
-    field in each word. If two registers share an address or two fields share bits, the first stays
-    and the second is a loss. ``said`` is as in ``RegisterTable.said``.
+    A register of 64 bits or more becomes several words of the same name. Registers of 8 and 16
+    bits, and registers that do not begin at a word, may share a word. A field of more than 64 bits
+    becomes a field in each word. If two registers have the same address, or two fields the same
+    bits, the first stays and the second is added to ``losses``. ``said`` is as in
+    ``RegisterTable.said``.
 
-    Raises ValueError, with the place in the file, for a field outside its register, for a name
-    twice, for a value that no field of its width holds and for more than MOST_ROWS fields.
+    Raises ValueError, with file and line, for a register of another size than ``SIZES``, a field
+    outside its register, a name twice, a value that no field of its width holds, and more than
+    MOST_ROWS fields.
     """
     everything = [*_apart(registers, losses)]
-    # before their words are counted: a file may say a register of a thousand million bits
+    # sizes are checked before words are counted: a file may say a register of 10**9 bits
     for register in everything:
         _refuse_register(register)
     names = _shared(everything)
@@ -183,8 +193,8 @@ def placed(
             if any(map(occupancy.clash, runs)):
                 losses.lose(
                     found.where,
-                    f"field {found.name} of register {register.name} at {register.offset:#x}, of "
-                    "whose bits another field has some",
+                    f"field {found.name} of register {register.name} at {register.offset:#x}, "
+                    "which shares bits with another field",
                 )
                 continue
             for row in runs:
@@ -194,7 +204,9 @@ def placed(
 
 
 def _apart(registers: Iterable[Register], losses: Losses) -> Iterator[Register]:
-    """Yield the registers that share no bytes with an earlier register, unless both are words."""
+    """Yield the registers; a register that shares bytes with an earlier one of another place, size
+    or name is a loss, unless both consist of whole words (``placed`` compares these word by
+    word)."""
     holders: dict[tuple[str, int], Register] = {}
     for register in registers:
         size = min(register.size, SIZES[-1]) // 8
@@ -203,7 +215,8 @@ def _apart(registers: Iterable[Register], losses: Losses) -> Iterator[Register]:
         clash = ""
         for other in others:
             words = _of_words(other) and _of_words(register)
-            if not clash and not words and other[1:4] != register[1:4]:
+            same = other[1:4] == register[1:4]  # offset, size and name
+            if not clash and not words and not same:
                 clash = f"register {register.name} at {register.offset:#x}, where {other.name} lies"
         if clash:
             losses.lose(register.where, clash, 1)
@@ -227,7 +240,8 @@ def _of_words(register: Register) -> bool:
 
 
 def _shared(registers: Sequence[Register]) -> dict[tuple[str, int], str]:
-    """The name of each word that several registers share, by block and index."""
+    """Return the name of each word that several registers share, by block and number of the word:
+    the names of these registers, joined."""
     words: dict[tuple[str, int], dict[str, int]] = {}
     for register in registers:
         if not _of_words(register):
@@ -244,7 +258,8 @@ def _fields(
     register: Register,
     names: Mapping[tuple[str, int], str],
 ) -> Iterator[tuple[Found, list[Cells]]]:
-    """Yield each field of a register with a row for each run of its bits."""
+    """Yield each field of a register with its rows, one for each word in which it has bits. A
+    register without fields has one field of all its bits. ``names`` is as ``_shared`` returns."""
     shift = 8 * (register.offset % WORD_BYTES)
     whole = Found("", 0, register.size - 1, register.where)
     fields = sorted(register.fields, key=lambda found: found.low) or [whole]
@@ -284,8 +299,8 @@ def _fields(
 def _field_name(
     register: Register, found: Found, names: Mapping[tuple[str, int], str], crosses: bool
 ) -> str:
-    """The name of a field in the table: with its register if it crosses words, or if its register
-    shares a word."""
+    """Return the name of a field in the table. The register's name is in front if the field crosses
+    words, or if its register shares a word with another register."""
     shares = any((register.block, word) in names for word in register.words)
     if crosses or shares:
         return f"{register.name}.{found.name}".rstrip(".")
@@ -294,19 +309,21 @@ def _field_name(
 
 @dataclass(frozen=True)
 class FileEnums:
-    """The enums of a file by name; npulab wrote the enums in ``ours`` whole, while the list at a
-    field may say less."""
+    """The enums of a file, by name. Enums in ``ours`` were written by npulab with all their names;
+    a list of values at a field, which has the same enum, may have fewer."""
 
     by_name: NewEnums
     ours: set[str] = field(default_factory=set)
 
     def own(self, name: str) -> NewCodes:
+        """Return the names of an enum that npulab wrote, to be filled in."""
         self.ours.add(name)
         return self.by_name.setdefault(name, {})
 
     def take(self, label: str, block: str, name: str, values: Codes, where: str) -> str:
-        """Return the value column of a field with these named values: the enum that the file names,
-        else an enum named after the field."""
+        """Return the value column of a field with these named values, and add their enum. Its name
+        is the ``label`` that the file gives or, if there is none, the field's ``name``; if another
+        enum has this name, the ``block`` or a number is added."""
         plain = NO_WORD.sub("_", re.sub(r"\[\w+\]", "", name))
         tries = [plain, f"{NO_WORD.sub('_', block)}_{plain}"]
         if label:
@@ -319,7 +336,8 @@ class FileEnums:
             if have == values:
                 return f"enum:{free}"
         raise ValueError(
-            f"{where}: enum {plain}: got a thousand others of this name, allowed are fewer"
+            f"{where}: enum {plain}: got more than 1000 different enums of this name, allowed are "
+            "at most 1000"
         )
 
     def refuse_unknown(self, value: str, where: str) -> None:

@@ -1,10 +1,11 @@
-"""Compiles SystemRDL into plain records: a program of its own, so that a file cannot keep the
-compiler busy without end.
+"""Compiles SystemRDL into plain records. This module runs as a program of its own, so that its time
+and memory can be limited: a file may keep the compiler busy without end.
 
-``python -P rdl_compiling.py SOURCE RESULT SECONDS BYTES MOST`` writes a JSON object:
-``registers`` (with their fields, own properties and lines), ``enums``, ``top`` (own properties
-of the root), ``lost``; or ``error`` and ``line``. It imports nothing of npulab. Source:
-SystemRDL 2.0; systemrdl-compiler.
+``python -P rdl_compiling.py SOURCE RESULT SECONDS BYTES MOST`` writes a JSON object to the file
+RESULT. It has ``registers`` (with their fields, npulab's properties and lines), ``enums``, ``top``
+(npulab's properties of the root) and ``lost``; or ``error``, with ``path`` and ``line`` or with
+``allowed``. BYTES bounds the memory, MOST the registers and fields. The program imports nothing of
+npulab. Source: SystemRDL 2.0; systemrdl-compiler.
 """
 
 from __future__ import annotations
@@ -15,28 +16,32 @@ import sys
 from pathlib import Path
 from typing import Any
 
-OWN = "npulab_"  # of the properties of our own
-CHIP = "has_"  # of the parameters that stand for a feature, in files of our own
-# properties of PeakRDL's, and their types
+OWN = "npulab_"  # beginning of the names of npulab's properties
+# in files that npulab wrote, beginning of the names of parameters that stand for a feature
+CHIP = "has_"
+# properties that PeakRDL defines, and their types
 KEPT = {
     "is_signed": bool,
     "intwidth": int,
     "fracwidth": int,
 }
 EFFECTS = ("onread", "onwrite")
-# most uses of macros, also inside other macros: a macro that uses another one twice doubles them
+# Most uses of macros in a file, including uses inside other macros: a chain of n macros, each of
+# which uses the next one twice, has 2**n uses.
 MOST_USES = 2**16
-MOST_TEXT = 2**21  # characters that macros become, at each level
+MOST_TEXT = 2**21  # most characters of the texts of all uses of macros
 
 
 class TooMuch(Exception):
-    """The file has more registers than allowed, or its macros become too long."""
+    """Raised for a file with too many registers and fields, or with macros that become too long."""
 
     allowed = ""
 
 
 def compiled(source: Path, most: int) -> dict[str, Any]:
-    """Return the records of a file with at most ``most`` fields and registers."""
+    """Return the records of a file with at most ``most`` registers and fields. If the compiler
+    refuses a property of ``KEPT`` that the file does not declare, it is declared, and the file is
+    compiled again."""
     made: dict[str, Any] = {}
     properties: list[str] = []
     for _ in range(len(KEPT) + 1):
@@ -44,7 +49,7 @@ def compiled(source: Path, most: int) -> dict[str, Any]:
         name = str(made.get("error", "")).partition("Unrecognized property '")[2].rstrip("'")
         if name not in KEPT or name in properties:
             break
-        properties.append(name)  # a file may declare it, and need not
+        properties.append(name)
     return made
 
 
@@ -74,7 +79,8 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
         if is_own:
             chips = [name for name in tops[-1].parameters_dict if name.startswith(CHIP)]
         out = Records(most)
-        # a parameter that is true by default stays so at first: an empty map does not compile
+        # first with the defaults of the parameters, one of which may be true: an empty map does not
+        # compile
         out.take(compiler.elaborate().top, None)
         for chip in chips:
             has: Any = {name: name == chip for name in chips}
@@ -95,10 +101,11 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
 
 
 def _bound_macros() -> None:
-    """Make the compiler's preprocessor stop when macros become too long: it has no bound itself.
+    """Make the compiler's preprocessor stop if macros become too long; it has no bound itself.
 
-    The preprocessor makes a new instance for the text of each use of a macro and for each
-    argument, before it looks at the text.
+    The preprocessor makes a new instance for each use of a macro and for each argument, before it
+    looks at their text. So the instances, and the characters of their texts, are counted in its
+    ``__init__``.
     """
     from systemrdl.preprocessor.verilog_preprocessor import VerilogPreprocessor
 
@@ -109,7 +116,7 @@ def _bound_macros() -> None:
 
     def bounded(self: Any, env: Any, text: str, *given: Any, **named: Any) -> None:
         nonlocal uses, size
-        if named.get("src_ref_override") is not None:  # no file
+        if named.get("src_ref_override") is not None:  # the text is not that of a file
             uses += 1
             size += len(text)
         if uses > MOST_USES or size > MOST_TEXT:
@@ -126,17 +133,17 @@ def _bound_macros() -> None:
 
 
 class Records:
-    """The contents of the elaborated file, with each field once."""
+    """The records of an elaborated file; each field is taken once."""
 
     def __init__(self, most: int) -> None:
         self.made: dict[str, Any] = {"registers": [], "enums": [], "top": {}, "lost": []}
         self._most, self._count = most, 0
         self._enums: dict[Any, int] = {}
-        self.types: set[str] = set()  # of the address maps that are in others
+        self.types: set[str] = set()  # names of the types of address maps inside other maps
 
     def take(self, top: Any, chip: str | None) -> None:
-        """Add the registers of an address map; for a chip, only the fields that depend on a
-        feature."""
+        """Add the registers of an address map, for ``chip`` (the parameter of a feature) only with
+        fields that depend on a feature, for None only with the other fields."""
         if chip is None and not self.made["top"]:
             self.made["top"] = _own(top)
         self._inside(top, top.inst_name, top, "", chip)
@@ -172,7 +179,7 @@ class Records:
                     self._register(element, block, home, f"{prefix}{name}", chip)
 
     def _refuse(self, count: int, name: str) -> None:
-        """Raise TooMuch if so many more registers and fields are too many."""
+        """Raise TooMuch if ``count`` more registers and fields would be too many."""
         if self._count + count > self._most:
             raise TooMuch(f"{name} with which there are more than {self._most}")
 
@@ -238,7 +245,7 @@ class Records:
 
 
 def _said(node: Any) -> dict[str, Any]:
-    """The texts and the own properties of a register or field, and its line."""
+    """Return the texts and npulab's properties of a register or field, and its file and line."""
     texts = {"title": _text(node, "name"), "desc": _text(node, "desc")}
     return {**texts, "own": _own(node), **_line(node.inst.inst_src_ref)}
 
@@ -269,7 +276,7 @@ def main(source: str, result: str, seconds: str, size: str, most: str) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
         resource.setrlimit(resource.RLIMIT_AS, (int(size), int(size)))
     except (ImportError, ValueError, OSError):
-        pass  # a system without such limits; the parent process stops waiting after the same time
+        pass  # a system without such limits: the parent process ends this one after the same time
     Path(result).write_text(json.dumps(compiled(Path(source), int(most))), encoding="utf-8")
 
 

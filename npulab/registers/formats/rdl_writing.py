@@ -1,4 +1,4 @@
-"""Writer of SystemRDL; ``systemrdl`` has the table of what its words mean here."""
+"""Writer of SystemRDL; ``systemrdl`` has the table of how its words become a register map."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ property npulab_enums { component = addrmap; type = string[]; };"""
 
 @dataclass(frozen=True)
 class Writing:
-    """The names that a file has given away, and the enums that its fields have used."""
+    """What is known of a file while it is written: its names, and the enums that fields have."""
 
     table: RegisterTable
-    features: Mapping[str, str]  # the parameter of each feature
-    whole: dict[str, str] = field(default_factory=dict)  # the written name of each enum
-    used: set[str] = field(default_factory=set)  # enums that fields encode
-    apart: set[str] = field(default_factory=set)  # enums that a value names, perhaps before
+    features: Mapping[str, str]  # by feature: the name of its parameter
+    whole: dict[str, str] = field(default_factory=dict)  # by enum: its name in the file
+    used: set[str] = field(default_factory=set)  # enums that a field names by ``encode``
+    apart: set[str] = field(default_factory=set)  # enums that a field names by ``npulab_value``
 
 
 def rdl_text(table: RegisterTable) -> str:
-    """Return the SystemRDL of a table: an address map for each block, and a map around all.
+    """Return the SystemRDL of a table: an address map for each block, and a map that contains them.
 
-    Blocks have no address of their own, so they follow each other. A field that only some chips
-    have (``feature``) is present if the parameter ``has_FEATURE`` of the map is true. ``read_rdl``
-    gives the same table.
+    Blocks have no address of their own, so each gets the next free one. A field that only some
+    chips have (``feature``) is present if the parameter ``has_FEATURE`` of the map is true.
+    ``read_rdl`` reads the same table from the text.
     """
     types, chips = Identifiers(KEYWORDS), Identifiers(KEYWORDS)
     top = types.new("registers")
@@ -92,10 +92,12 @@ def rdl_text(table: RegisterTable) -> str:
 
 
 def _parameters(writing: Writing) -> tuple[str, str]:
-    """The parameters of a map, one for each feature, and how the map around it hands them on."""
+    """Return two texts: the declaration of a map's parameters, one for each feature, and the
+    arguments with which the outer map hands its own parameters to the map."""
     if not writing.features:
         return "", ""
-    # SystemRDL rejects an empty map: if every row needs a feature, the first is on by default.
+    # SystemRDL rejects an empty map: if every row needs a feature, the first feature is true by
+    # default
     first = ""
     if all("feature" in row for row in writing.table.rows):
         first = writing.table.features[0]
@@ -107,7 +109,7 @@ def _parameters(writing: Writing) -> tuple[str, str]:
 
 
 def _enum(types: Identifiers, enum: str, values: Codes) -> tuple[str, str, bool]:
-    """Return the name and the text of an enum, and True if they hold all of it."""
+    """Return the name and the text of an enum in the file, and True if no name had to change."""
     labels = Identifiers(KEYWORDS)
     written = {raw: labels.new(text) for raw, text in values.items()}
     name = types.new(enum)
@@ -141,7 +143,7 @@ def _register(
 
 
 def _properties(row: Row, writing: Writing) -> Iterator[str]:
-    """Yield the properties of a field; the enum that it has counts as used."""
+    """Yield the properties of a field; its enum is added to ``writing``."""
     value = row.get("value", "")
     enum = Meaning.parse(value).enum
     plain = value == f"enum:{enum}" and "at" not in row and writing.whole.get(enum) == enum
@@ -172,20 +174,21 @@ def _properties(row: Row, writing: Writing) -> Iterator[str]:
 
 
 def _present(rows: Sequence[Row], features: Mapping[str, str], indent: str) -> Iterator[str]:
-    """Yield the condition under which rows are present, if not on all chips."""
+    """Yield the condition under which a register or block with these rows is present; nothing if it
+    is present on all chips."""
     chips = sorted({row.get("feature", "") for row in rows})
     if chips[0]:
         yield f"{indent}ispresent = {' || '.join(features[chip] for chip in chips)};"
 
 
 def _kept(text: str) -> str:
-    """A text without characters that a preprocessor or a string would replace; ``unquote`` gives
-    it back."""
+    """Return a text in which characters that a preprocessor or a string would replace are escaped;
+    ``unquote`` returns the original text."""
     return re.sub(r'[%<`"\\]', lambda match: f"%{ord(match[0]):02X}", text)
 
 
 def _shown(text: str) -> str:
-    """A text as people read it, without directives of a preprocessor."""
+    """Return a text for people, changed where a preprocessor would find a directive."""
     return text.replace("<%", "< %").replace("`", "'")
 
 

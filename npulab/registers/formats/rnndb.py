@@ -1,30 +1,33 @@
 """Reader of rnndb (rules-ng) XML: the register databases of nouveau, etnaviv and Mesa.
 
 ========================  ==========================================================================
-``domain``                a block; offsets count ``width`` bits (8 by default)
+``domain``                a block; offsets count units of ``width`` bits (8 by default)
 ``reg32``, ``reg64``      a register, with ``length`` and ``stride`` an array of registers; 64 bits
                           are two words, ``reg8`` and ``reg16`` share a word
-``array``, ``stripe``,    the registers in it, ``length`` times: ``NAME[2].REGISTER``, without a
-``use-group``             name ``REGISTER[2]``; a group, and a stripe without a length, stand once;
-                          an array with nothing in it is an array of registers
+``array``, ``stripe``,    the registers in it, ``length`` times (once by default), each named
+``use-group``             ``NAME[2].REGISTER``, or ``REGISTER[2]`` if the array has no name; a group
+                          stands once; an array with nothing in it is an array of registers
 ``bitfield``              a field: ``pos``, or ``low`` and ``high`` inclusive; a register without
-                          any is a field of its own bits, by default all
-``align``                 the bytes that an address is a multiple of
+                          bitfields is one field, of its ``low`` to ``high``, by default of all bits
+``align``                 an address is a multiple of so many bytes
 ``type``                  uint, hex, boolean, int (signed), fixed and ufixed (``radix``), fixedp
                           (half of the bits), float, a named enum or bitset, a domain (the field is
                           an address); ``shr``: stored shifted right; ``spectype`` gives a type
                           another name
-``value``                 in a field or register: its own enum, named after it
-``variants``              the feature that has it; a list or range (``A-C``) of the ``varset`` gives
-                          a row for each; of two varsets the inner one counts
-``brief``, ``doc``        the note of the field; a register's is in the note of its lowest field,
-                          after the register's name
-``import``                another file, named from the folder of this file or from a folder above it
+``value``                 in a field or register: a name in its own enum, which has its name
+``variants``              the feature that has the element; for a list or range (``A-C``) of names
+                          of the ``varset`` there is a row for each; if elements inside each other
+                          name two varsets, the inner one counts
+``brief``, ``doc``        the note of the field; the note of a register is put into that of its
+                          lowest field, after the register's name
+``import``                another file, named relative to the folder of the database, to a folder
+                          above it, or to a folder of ``include``
 ========================  ==========================================================================
 
-A domain of width 32 counts bytes if every offset of such domains is a multiple of 4, as in files
-that write byte addresses so, and words otherwise. Attributes of ``NPULAB`` hold what npulab's
-table has and rnndb has no word for. Source: envytools' rules-ng-ng; files of etna_viv and Mesa.
+Domains of width 32 count words. But if every offset of all such domains is a multiple of 4, they
+count bytes, because some files state byte addresses with this width. Attributes in the namespace
+``NPULAB`` have what npulab's table can say and rnndb cannot. Source: envytools' rules-ng-ng; files
+of etna_viv and Mesa.
 """
 
 from __future__ import annotations
@@ -56,9 +59,9 @@ from npulab.support.refuse import refuse_if
 NAMESPACE = "http://nouveau.freedesktop.org/"
 # the namespace of npulab's attributes: at, value, address, align, evidence, nameless, addresses
 NPULAB = "urn:npulab:registers"
-FILES = 64  # of a database, imports of imports counted too
-FOLDERS_ABOVE = 3  # how many folders above a file may have its imports
-MOST_ELEMENTS = 2**18  # of a file
+FILES = 64  # most files of a database, with the imports of imports
+FOLDERS_ABOVE = 3  # how many folders above that of the database may have imported files
+MOST_ELEMENTS = 2**18  # most elements of a file
 PLAIN = ("", "uint", "hex", "boolean", "bitfield", "address", "waddress")
 POINTERS = ("address", "waddress")
 SIZES = {"reg8": 8, "reg16": 16, "reg32": WORD_BITS, "reg64": 2 * WORD_BITS}
@@ -68,9 +71,13 @@ REGISTER = ("bitfield", "value", "doc", "brief")
 
 
 class DomainPlace(NamedTuple):
-    """The place of an element in a domain: offset in the domain's units, the name so far, its
-    features (None: all), their varset, the numbers of stripes without a name, which the next
-    name takes, and the copies that the arrays around it make."""
+    """The place of an element in a domain, and what the elements that contain it say.
+
+    ``offset`` is in the domain's units, ``name`` has the names that contain the element.
+    ``variants`` are its features (None: all), which are names of ``varset``. ``numbers`` has the
+    subscripts of arrays without a name; the next name gets them. ``copies`` is how often the arrays
+    repeat it.
+    """
 
     offset: int
     name: str
@@ -81,13 +88,14 @@ class DomainPlace(NamedTuple):
 
 
 def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
-    """Return the registers of a database and of the files it imports, which lie in its folder or
-    below, in a folder above or in a folder of ``include``.
+    """Return the registers of a database and of the files that it imports. These files are in its
+    folder, in one of the ``FOLDERS_ABOVE`` folders above it, in a folder of ``include``, or below
+    one of these folders.
 
-    A UserWarning names what the table has no place for: a second register at an address, a
-    second field on the same bits, a group that no domain uses, a second name of an enum's value,
-    a value without a number, a type that is declared nowhere. Raises ValueError with file and
-    line for a broken file, FileNotFoundError for no file.
+    A UserWarning names what the table has no place for, such as a second register at an address, a
+    second field with the same bits, a group that no domain uses, a second name of an enum's value,
+    a value without a number, a type that is declared nowhere, or an outer varset. Raises
+    ValueError, with file and line, for a broken file, FileNotFoundError for no file.
     """
     path = Path(path)
     own = path.resolve().parent
@@ -95,7 +103,7 @@ def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
     folders += [*own.parents][:FOLDERS_ABOVE]
     tops = [*_tops(path, folders, {path.resolve()})]
     names = Names()
-    # a type may be used before its declaration, or in another file: all names come first
+    # a type may be used before its declaration, or in another file: all names are collected first
     for top in tops:
         declare(top, names)
     domains = [top for top in tops if top.tag == "domain"]
@@ -115,8 +123,8 @@ def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
 
 
 def _every_register(domains: Sequence[Element], by_words: bool, names: Names) -> Iterator[Register]:
-    """Yield the registers of all domains; ``by_words`` says that domains of width 32 count
-    words."""
+    """Yield the registers of all domains; ``by_words`` says whether domains of width 32 count words
+    (True) or bytes."""
     for domain in domains:
         block = _block(domain)
         width = number(domain, "width", 8)
@@ -131,14 +139,14 @@ def _every_register(domains: Sequence[Element], by_words: bool, names: Names) ->
         start = DomainPlace(0, "", *features_of(domain, None, "", names))
         for element, place in _registers(domain, start, names, unit):
             fields = sorted(_bitfields(element, place, block, names), key=attrgetter("low"))
-            if fields:  # else no variant has the register
+            if fields:  # a register without fields is in no variant
                 offset, size = place.offset * unit, SIZES.get(element.tag, WORD_BITS)
                 note = note_of(element)
                 yield Register(block, offset, size, place.name, element.where, note, tuple(fields))
 
 
 def _block(domain: Element) -> str:
-    """The name of the block that a domain becomes."""
+    """Return the name of the block that a domain becomes."""
     if domain.get(f"{NPULAB} nameless") != "yes":
         return domain.get("name")
     return ""
@@ -151,8 +159,8 @@ def _found(
     said: tuple[str, bool],
     variants: frozenset[str] | None,
 ) -> Iterator[Found]:
-    """Yield a field with its value column and True if it is an address, once for each of its
-    features.
+    """Yield the field of an element, once for each of its features. ``bits`` are its lowest and
+    highest bit, ``said`` is its value column and True if it is an address.
     """
     value, pointer = said
     row: Cells = {"value": value, "note": note_of(element)}
@@ -173,14 +181,15 @@ def _found(
 
 
 def _below(element: Element) -> Iterator[Element]:
-    """Yield every element inside an element."""
+    """Yield every element inside an element, at any depth."""
     for inner in element:
         yield inner
         yield from _below(inner)
 
 
 def _tops(path: Path, folders: Sequence[Path], seen: set[Path]) -> Iterator[Element]:
-    """Yield the top elements of a database, imports in their place, each file once."""
+    """Yield the top elements of a database; an import is replaced by the top elements of its file,
+    the first time that the file is imported. ``seen`` has the files so far."""
     root = read_xml(path, NAMESPACE, MOST_ELEMENTS)
     refuse_if(root.tag != "database", root.where, f"the element {root.tag}", "is database")
     for top in root:
@@ -201,7 +210,7 @@ def _tops(path: Path, folders: Sequence[Path], seen: set[Path]) -> Iterator[Elem
 
 
 def _imported(element: Element, folders: Sequence[Path]) -> Path:
-    """The file that an import names, from the first folder that has it."""
+    """Return the file that an import names, from the first folder that has it."""
     file = Path(need(element, "file"))
     if not file.is_absolute() and ".." not in file.parts:
         for folder in folders:
@@ -211,12 +220,14 @@ def _imported(element: Element, folders: Sequence[Path]) -> Path:
                 return real
     raise ValueError(
         f"{element.where}: import: got {element.get('file')!r}, allowed is a file that lies in "
-        f"{folders[0]} or below, in a folder above it, or in a folder given with --include"
+        f"{folders[0]}, in one of the {FOLDERS_ABOVE} folders above it, or in a folder given with "
+        "--include, or below one of these folders"
     )
 
 
 def _by_words(domains: Sequence[Element], names: Names) -> bool:
-    """True if the offsets of domains of width 32 count words: not all are multiples of 4."""
+    """True if the offsets of domains of width 32 count words, because one of them is not a multiple
+    of 4; False if they are taken as bytes."""
     start = DomainPlace(0, "", None, "")
     for domain in domains:
         if number(domain, "width", 8) == WORD_BITS:
@@ -233,7 +244,7 @@ def _registers(
     unit: int,
     depth: int = 0,
 ) -> Iterator[tuple[Element, DomainPlace]]:
-    """Yield every register below an element, arrays element by element."""
+    """Yield (element, place) of every register below an element; of an array, each element."""
     if depth > MOST_DEPTH:
         raise ValueError(
             f"{around.where}: got more than {MOST_DEPTH} groups within each other, at most "
@@ -259,8 +270,9 @@ def _registers(
 def _elements(
     element: Element, place: DomainPlace, names: Names, unit: int
 ) -> Iterator[DomainPlace]:
-    """Yield the place of each element of an array, stripe or register; a single place if it is
-    not an array."""
+    """Yield the place of each element of an array, stripe or register, or its only place if it is
+    not an array. ``place`` is that of the element around it, ``unit`` the bytes that offsets
+    count."""
     variants, varset = features_of(element, place.variants, place.varset, names)
     name = ""
     if element.tag != "use-group":
@@ -299,8 +311,8 @@ def _elements(
 
 
 class Within(NamedTuple):
-    """The bitset that a field is in: its lowest bit, the beginning of its fields' names, its depth
-    in other bitsets."""
+    """The bitset that contains a field: its lowest bit in the register, the beginning of its
+    fields' names, and the number of bitsets that contain it."""
 
     low: int = 0
     prefix: str = ""
@@ -310,8 +322,8 @@ class Within(NamedTuple):
 def _bitfields(
     around: Element, place: DomainPlace, block: str, names: Names, within: Within | None = None
 ) -> Iterator[Found]:
-    """Yield the fields of an element and of the bitset that is its type; the register itself if it
-    has none."""
+    """Yield the fields of a register, bitfield or bitset, and of the bitset that is its type. A
+    register without fields is yielded as one field without a name."""
     low, prefix, depth = within or Within()
     refuse_if(depth > MOST_DEPTH, around.where, "bitsets within each other", f"are {MOST_DEPTH}")
     bitset = None
@@ -343,14 +355,16 @@ def _bitfields(
 
 
 def _bits(element: Element, low: int | None = None, high: int | None = None) -> tuple[int, int]:
-    """The lowest and highest bit that an element says, else the given bits."""
+    """Return the lowest and the highest bit of an element: its ``pos``, or its ``low`` and
+    ``high``, for which the arguments are the defaults."""
     if element.get("pos"):
         return number(element, "pos"), number(element, "pos")
     return number(element, "low", low), number(element, "high", high)
 
 
 def _value(element: Element, width: int, name: str, block: str, names: Names) -> tuple[str, bool]:
-    """The value column of a field, and True if it is an address."""
+    """Return the value column of a field of ``width`` bits, and True if it is an address; ``name``
+    is the name for its own enum."""
     kind, shift = element.get("type"), number(element, "shr", 0)
     kind = names.types.get(kind, kind)
     said = element.get(f"{NPULAB} value")
@@ -388,7 +402,8 @@ def _value(element: Element, width: int, name: str, block: str, names: Names) ->
 
 
 def _copyright(element: Element) -> str:
-    """The copyright as lines of text, from which ``rnndb_writing`` makes the elements again."""
+    """Return the copyright as lines of text, from which ``rnndb_writing`` makes the same
+    elements."""
     lines = []
     if element.get("year"):
         lines = [f"Copyright {element.get('year')}"]

@@ -1,4 +1,4 @@
-"""The names that rnndb files declare, and the attributes of their elements."""
+"""The names that rnndb files declare, and the reading of attributes of their elements."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from npulab.registers.formats.xml import Element
 from npulab.support.refuse import refuse_if
 
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}")
-MOST_STEPS = 2**19  # registers, array elements and fields that are looked at
-WORDS = ("doc", "brief")
+MOST_STEPS = 2**19  # most registers, array elements and fields of a database
+WORDS = ("doc", "brief")  # elements with texts for people
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,15 @@ class Names:
     """The names that the files declare, and what could not be carried over."""
 
     enums: FileEnums = field(default_factory=lambda: FileEnums({}))
+    # by enum: the names of its values, in the order of the file
     order: dict[str, list[str]] = field(default_factory=dict)
     bitsets: dict[str, Element] = field(default_factory=dict)
     groups: dict[str, Element] = field(default_factory=dict)
     domains: set[str] = field(default_factory=set)
-    types: dict[str, str] = field(default_factory=dict)  # of spectype
-    used: set[str] = field(default_factory=set)  # groups
+    types: dict[str, str] = field(default_factory=dict)  # by spectype: the type that it stands for
+    used: set[str] = field(default_factory=set)  # groups that a domain uses
     losses: Losses = field(default_factory=Losses)
+    # one number for each step that is still allowed
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
     def lose(self, element: Element, what: str) -> None:
@@ -35,8 +37,7 @@ class Names:
         self.losses.lose(element.where, what)
 
     def step(self, element: Element) -> None:
-        """Count a step; raises ValueError if arrays, groups or bitsets within each other take
-        too many."""
+        """Count a register, array element or field; raises ValueError above ``MOST_STEPS``."""
         if next(self.steps, None) is None:
             raise ValueError(
                 f"{_where(element)}: got more than {MOST_STEPS} elements, at most {MOST_STEPS} "
@@ -45,7 +46,7 @@ class Names:
 
 
 def declare(element: Element, names: Names) -> None:
-    """Add the names that an element and the elements in it declare."""
+    """Add the names that an element and the elements inside it declare to ``names``."""
     if element.tag == "enum":
         for inner in element:
             refuse_others(inner, ("value", *WORDS), element)
@@ -68,7 +69,8 @@ def declare(element: Element, names: Names) -> None:
 
 
 def values_in(element: Element, names: Names) -> NewCodes:
-    """Return the named values that stand in an element."""
+    """Return the names of the values that stand in an element, by number. A value without a number
+    is a loss, and so is a number or name that an earlier value has."""
     out: NewCodes = {}
     for value in element:
         if value.tag != "value":
@@ -81,17 +83,17 @@ def values_in(element: Element, names: Names) -> NewCodes:
         if out.get(raw) == name:
             continue
         if raw in out or name in out.values():
-            reason = f"{name} has another value before"
+            reason = f"an earlier {name} has another number"
             if raw in out:
                 reason = f"{out[raw]} is {raw} too"
-            names.lose(value, f"{name} = {raw}, as {reason}")
+            names.lose(value, f"{name} = {raw}, because {reason}")
             continue
         out[raw] = name
     return out
 
 
 def _add_enum(names: Names, element: Element, values: Codes) -> None:
-    """Add an enum, or more values of an enum that is there."""
+    """Add an enum, or further values to an enum that was declared before."""
     name = NO_WORD.sub("_", need(element, "name"))
     have = names.enums.by_name.setdefault(name, {})
     for raw, text in values.items():
@@ -109,11 +111,13 @@ def features_of(
     varset: str,
     names: Names,
 ) -> tuple[frozenset[str] | None, str]:
-    """Return the features that have an element, within the features of the elements around it, and
-    the varset.
+    """Return the features that have an element (None: all), and the varset of these features.
+    ``around`` and ``varset`` are those of the element around it.
 
-    A range goes from a name of the varset to another name in the order of the file, whatever their
-    numbers are. Of two varsets the inner varset counts, because a row has a single feature.
+    ``variants`` of the element is a list of names of the varset and of ranges. A range goes from
+    one name to another in the order of the file, whatever their numbers are. If the element and the
+    elements around it are limited by two varsets, the inner one counts, because a row has a single
+    feature; the outer limit is a loss. Raises ValueError for an unknown name.
     """
     outer, varset = varset, element.get("varset") or varset
     if not element.get("variants"):
@@ -141,20 +145,22 @@ def features_of(
 
 
 def note_of(element: Element) -> str:
-    """The brief and docs of an element, on one line."""
+    """Return the brief and the docs of an element, on one line."""
     texts = [element.get("brief"), *(inner.text for inner in element if inner.tag in WORDS)]
     return " ".join(" ".join(filter(None, texts)).split())
 
 
 def refuse_others(element: Element, allowed: Sequence[str], around: Element) -> None:
-    """Raise ValueError for an element that has no meaning in the element around it."""
+    """Raise ValueError if the tag of an element is not one of those ``allowed`` in the element
+    ``around`` it."""
     if element.tag not in allowed:
         got = f"the element {element.tag} in {around.tag} {around.get('name')}".rstrip()
         raise ValueError(f"{element.where}: got {got}, allowed are {', '.join(allowed)}")
 
 
 def named(element: Element, attribute: str, known: Mapping[str, Element]) -> Element:
-    """Return the element whose name an attribute has; raises ValueError for an unknown name."""
+    """Return the element in ``known`` that an attribute names; raises ValueError for an unknown
+    name."""
     name = need(element, attribute)
     if name not in known:
         names = ", ".join(known) or "none"
@@ -169,8 +175,8 @@ def need(element: Element, attribute: str) -> str:
 
 
 def number(element: Element, attribute: str, default: int | None = None) -> int:
-    """Return an attribute that is a number; raises ValueError if it is missing and there is no
-    default."""
+    """Return an attribute that is a number, or the default if it is missing; raises ValueError if
+    there is no default, and for a text that is no number."""
     if default is None or element.get(attribute):
         return parsed(element, attribute, need(element, attribute))
     return default
@@ -186,5 +192,5 @@ def parsed(element: Element, attribute: str, text: str) -> int:
 
 
 def _where(element: Element) -> str:
-    """The place of an element in messages: file, line, tag and name."""
+    """Return the place of an element for errors: file, line, tag and name."""
     return f"{element.where}: {element.tag} {element.get('name')}".rstrip()

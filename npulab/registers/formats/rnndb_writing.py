@@ -1,4 +1,4 @@
-"""Writer of rnndb (rules-ng) XML; ``rnndb`` has the table of what its words mean here."""
+"""Writer of rnndb (rules-ng) XML; ``rnndb`` has the table of how its elements become a map."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ AUTHOR = re.compile(
     r"Author: (?P<name>.*?)(?: <(?P<email>[^>]*)>)?(?: \((?P<nicks>[^)]*)\))?(?:: (?P<text>.*))?"
 )
 INDEX = re.compile(r"([^\[\]]+)\[(0|[1-9]\d*)\](?:\.(.+))?")
-SEVERAL = re.compile(r"[\s,]")  # between the variants of a list
+SEVERAL = re.compile(r"[\s,]")  # separates the names of several variants
 OWN = ("at", "address", "align", "evidence", "nameless")
 
 
 class WrittenRegister(NamedTuple):
-    """A register to be written: byte offset, name, size in bits, and the rows of its fields with
-    bits counted from its start."""
+    """A register to be written: byte offset, name, size in bits, and its fields. A field is a row
+    as sorted (column, cell) pairs; its ``lsb`` counts from the start of the register."""
 
     offset: int
     name: str
@@ -37,8 +37,8 @@ class WrittenRegister(NamedTuple):
 def rnndb_text(table: RegisterTable) -> str:
     """Return the XML of a table: a domain for each block, arrays for registers that repeat.
 
-    Bits without a name get their automatic name (``registers.names``) and an attribute that says
-    so: ``read_rnndb`` gives the same table.
+    Registers and fields without a name get their automatic name (``registers.names``), and an
+    attribute says so. ``read_rnndb`` reads the same table from the text.
     """
     lines = ["", *_copyright(table.copyright)]
     for name, values in table.enums.items():
@@ -70,7 +70,8 @@ def rnndb_text(table: RegisterTable) -> str:
 def _registers(
     registers: Sequence[tuple[int, str, list[Row]]], by_address: frozenset[str]
 ) -> list[WrittenRegister]:
-    """The registers of a block; two words of one name are one register of 64 bits."""
+    """Return the registers of a block; two neighbouring words with the same name are one register
+    of 64 bits."""
     places = {}
     for offset, name, rows in registers:
         places[offset, name] = [_said(row, by_address) for row in rows]
@@ -84,7 +85,7 @@ def _registers(
             size += WORD_BITS
             for said in places[upper]:
                 fields.append({**said, "lsb": said["lsb"] + WORD_BITS})
-        else:  # a longer run is registers of their own
+        else:  # of three words or more with one name, each is a register of its own
             second.discard(upper)
         joined = [tuple(sorted(field.items())) for field in _joined(fields, name)]
         out.append(WrittenRegister(offset, name, size, tuple(joined)))
@@ -92,8 +93,8 @@ def _registers(
 
 
 def _joined(fields: Sequence[Cells], register: str) -> Iterator[Cells]:
-    """Yield the fields. The two halves of a 64-bit field are joined if a reader of the file gives
-    the joined field the name of the halves.
+    """Yield the fields of a register. If a field has a piece in each word of a register of 64 bits,
+    the two are joined to one field, but only if a reader gives the joined field the same name.
     """
     lower: dict[Any, Cells] = {}
     upper: dict[Any, Cells] = {}
@@ -126,7 +127,8 @@ def _joined(fields: Sequence[Cells], register: str) -> Iterator[Cells]:
 
 
 def _said(row: Row, by_address: frozenset[str]) -> Cells:
-    """The columns of a row that its field's element says, with the names that the row lacks."""
+    """Return the columns of a row that the element of its field must state; ``nameless`` has the
+    columns whose name is automatic."""
     said = {**row, "field": name_of(row, by_address)}
     if blank := [name for name in ("register", "field") if name not in row]:
         said["nameless"] = " ".join(blank)
@@ -136,7 +138,7 @@ def _said(row: Row, by_address: frozenset[str]) -> Cells:
 
 
 def _body(registers: Sequence[WrittenRegister], depth: int, base: int) -> Iterator[str]:
-    """Yield the lines of registers, whose offsets count from ``base``."""
+    """Yield the lines of registers; written offsets count from the byte ``base``."""
     arrays, inside = _arrays(registers)
     for register in registers:
         if register in inside:
@@ -156,8 +158,8 @@ def _body(registers: Sequence[WrittenRegister], depth: int, base: int) -> Iterat
 def _arrays(
     registers: Sequence[WrittenRegister],
 ) -> tuple[dict[WrittenRegister, Any], set[WrittenRegister]]:
-    """Return the arrays by their first register (name, offset, stride, length and first
-    element), and the other registers."""
+    """Return the arrays and the further registers of their elements. An array is (name, offset,
+    stride, length, registers of its first element); its key is its first register."""
     groups: dict[str, dict[int, list[tuple[WrittenRegister, str]]]] = {}
     for register in registers:
         if match := INDEX.fullmatch(register.name):
@@ -177,7 +179,8 @@ def _arrays(
             shapes.add(
                 tuple(reg._replace(offset=reg.offset - begin, name=tail) for reg, tail in element)
             )
-        # an array for readers: elements 0 to n of one shape, evenly apart
+        # it is an array if its elements are numbered from 0 on, have the same registers and are
+        # evenly apart
         if len(shapes) == 1 and sorted(elements) == [*range(len(elements))] and stride >= 0:
             first = [register._replace(name=tail) for register, tail in elements[0]]
             arrays[members[0]] = name, offset, stride, len(elements), first
@@ -202,7 +205,7 @@ def _register(register: WrittenRegister, depth: int, base: int) -> Iterator[str]
 
 
 def _attributes(said: Row, place: bool = True) -> str:
-    """The attributes of a field; ``place`` says that its bits are among them."""
+    """Return the attributes of a field; its bits are among them if ``place`` is True."""
     out: Cells = {}
     if said["field"]:
         out["name"] = said["field"]
@@ -220,7 +223,8 @@ def _attributes(said: Row, place: bool = True) -> str:
 
 
 def _type(said: Row) -> Cells:
-    """The attributes type, shr and radix, as far as they can say the field's value."""
+    """Return the attributes ``type``, ``shr`` and ``radix``, as far as they can state the value
+    column."""
     value = said.get("value", "")
     meaning = Meaning.parse(value)
     steps = dict(meaning.steps)
@@ -236,7 +240,7 @@ def _type(said: Row) -> Cells:
         return {"type": "float"}
     if meaning.enum or "+" in steps or factor < 1 or factor.bit_count() != 1 or radix == 0:
         return {"type": plain}
-    # by (signed, with a radix)
+    # by (is signed, has a radix)
     kinds = {(0, 0): "uint", (1, 0): "int", (0, 1): "ufixed", (1, 1): "fixed"}
     out: Cells = {"type": kinds[meaning.kind == "signed", bool(radix)]}
     if factor > 1:
@@ -247,7 +251,7 @@ def _type(said: Row) -> Cells:
 
 
 def _own(said: Row) -> Cells:
-    """The attributes of npulab's own, for what rnndb has no word for."""
+    """Return npulab's own attributes, which state what rnndb cannot."""
     out = {f"npulab:{name}": said[name] for name in OWN if name in said}
     if SEVERAL.search(said.get("feature", "")):
         out["npulab:feature"] = said["feature"]
@@ -258,7 +262,8 @@ def _own(said: Row) -> Cells:
 
 
 def _copyright(text: str) -> list[str]:
-    """The element of a copyright, made again from the reader's text, or of any other text."""
+    """Return the lines of the copyright element. If the text is as ``read_rnndb`` makes it, the
+    year and the authors become elements; any other text becomes the licence."""
     if not text:
         return []
     lines = text.splitlines()

@@ -4,22 +4,25 @@
 ``peripheral``               a block; offsets count from its base address, which the note of its
                              first field has
 ``cluster``                  the registers in it, named ``CLUSTER.REGISTER``
-``register``                 8 to 64 bits, of its own size or that of the element around it; 64
-                             bits are two words, registers of 8 and 16 bits share a word
+``register``                 a register of 8 bits or more; its ``size`` is its own, or that of the
+                             element around it; 64 bits are two words, registers of 8 and 16 bits
+                             may share a word
 ``field``                    ``bitRange``, ``lsb`` and ``msb``, or ``bitOffset`` and ``bitWidth``
 ``dim``, ``dimIncrement``,   an array: ``NAME[%s]`` becomes ``NAME[0]``, ``NAME%s`` takes the words
 ``dimIndex``                 of ``dimIndex``
-``derivedFrom``              an element without its own words has those of the named peripheral,
-                             cluster, register, field or enumeratedValues
-``enumeratedValues``         an enum, named by its name, else after register and field
-``access``, ``resetValue``   the register's go into its note; a field's access does if it differs
-                             from the register's
+``derivedFrom``              what an element does not say itself is taken from the named
+                             peripheral, cluster, register, field or enumeratedValues
+``enumeratedValues``         an enum, with its own name or, if it has none, named after register
+                             and field
+``access``, ``resetValue``   part of the register's note; a field's access is part of the field's
+                             note if it differs from the register's
 ===========================  ======================================================================
 
 If two registers share an address, as ``alternateRegister`` allows, or two fields share bits, the
-first stays and the second is lost; a second register or field of the same name, such as
-``RESERVED``, gets its place after the name. ``vendorExtensions`` hold what npulab's table has and
-SVD has no word for. Source: the CMSIS-SVD format description and its schema 1.3.
+first stays and the second is lost. If two registers of a block or two fields of a register have the
+same name, such as ``RESERVED``, the second gets its offset or lowest bit after the name.
+``vendorExtensions`` have what npulab's table can say and SVD cannot. Source: the CMSIS-SVD format
+description and its schema 1.3.
 """
 
 from __future__ import annotations
@@ -49,14 +52,14 @@ from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.formats.xml import Element, read_xml
 from npulab.support.refuse import refuse_if
 
-MOST_ELEMENTS = 2**20  # of a file: a chip of 100,000 fields has some 800,000
+MOST_ELEMENTS = 2**20  # most elements of a file; a chip of 100,000 fields has about 800,000
 PLAIN_ACCESS = "read-write"
-ROW = ("value", "feature", "at", "align", "evidence")
+ROW = ("value", "feature", "at", "align", "evidence")  # columns in npulab's own words
 
 
 HOLDERS = ("register", "cluster")
 NOTED: Mapping[str, str] = {"modifiedWriteValues": "a write", "readAction": "a read"}
-# elements in registers that the table needs no words for
+# elements beside registers and clusters that are read elsewhere, or are not needed in a table
 KNOWN = (
     "name",
     "description",
@@ -80,7 +83,8 @@ KNOWN = (
 
 
 class RegisterPlace(NamedTuple):
-    """Where registers lie: the block, the beginning of their names, an offset in bytes."""
+    """Where registers lie: their block, the beginning of their names (``prefix``), and the offset
+    to which theirs are added."""
 
     block: str
     prefix: str
@@ -88,7 +92,8 @@ class RegisterPlace(NamedTuple):
 
 
 class Around(NamedTuple):
-    """The size, access and reset value that hold unless an element says otherwise."""
+    """The size, access, reset value and reset mask, as texts, that hold for the elements inside an
+    element unless they say otherwise."""
 
     size: str = "32"
     access: str = ""
@@ -96,6 +101,7 @@ class Around(NamedTuple):
     mask: str = ""
 
     def of(self, view: View) -> Around:
+        """Return what holds inside an element."""
         return Around(
             view.text("size") or self.size,
             view.text("access") or self.access,
@@ -108,8 +114,8 @@ def read_svd(path: Path) -> RegisterTable:
     """Return the registers of a device.
 
     A UserWarning counts and names what the table has no place for, and registers and peripherals
-    that are not understood. Raises ValueError with file and line if the file is broken or nothing
-    in it is understood, FileNotFoundError for no file.
+    that are not understood. Raises ValueError, with file and line, if the file is broken, if no
+    register in it is understood, or if its arrays are too long; FileNotFoundError for no file.
     """
     path = Path(path)
     root = read_xml(path, "", MOST_ELEMENTS)
@@ -134,10 +140,11 @@ def read_svd(path: Path) -> RegisterTable:
 
 
 def _in_bytes(registers: Iterator[Register], root: View, device: Device) -> Iterable[Register]:
-    """The registers with offsets in bytes.
+    """Return the registers with offsets in bytes.
 
-    Makers that state a wider address unit often count bytes all the same; the reader assumes so
-    if no two registers share bytes then.
+    The file may state a unit of addresses other than a byte, but many makers that do still count
+    bytes. The reader assumes bytes, unless this would put registers on each other's bytes; a loss
+    says what it assumes.
     """
     unit = root.number("addressUnitBits", 8)
     if unit == 8:
@@ -153,7 +160,7 @@ def _in_bytes(registers: Iterator[Register], root: View, device: Device) -> Iter
     for (block, offset, size), (next_block, next_offset, _) in pairwise(places):
         if block == next_block and offset < next_offset < offset + size // 8:
             by_bytes = False
-    counted = "counts of it"
+    counted = "counts of this unit"
     if by_bytes:
         counted = "bytes"
     device.losses.lose(
@@ -202,8 +209,8 @@ def _registers(root: View, device: Device) -> Iterator[Register]:
 def _peripheral(
     peripheral: Element, around: Around, device: Device
 ) -> Iterator[tuple[str, str, Register]]:
-    """Yield (block, text about the block, register) of a peripheral; the first register of each
-    block has the text in its note."""
+    """Yield (block, text, register) for each register of a peripheral. The text is about the block,
+    and belongs into the note of the block's first register; it is blank for the other registers."""
     view = view_of(peripheral, device)
     empty = any(inner.tag == "baseAddress" and not inner.text for inner in peripheral)
     if empty:
@@ -225,7 +232,7 @@ def _peripheral(
 def _inside(
     element: Element, place: RegisterPlace, around: Around, device: Device, depth: int = 0
 ) -> Iterator[Register]:
-    """Yield the registers in ``registers`` or in a cluster."""
+    """Yield the registers in an element, which is ``registers`` or a cluster."""
     refuse_if(
         depth > MOST_DERIVED,
         f"{element.where}: {element.tag} {place.prefix}",
@@ -242,7 +249,7 @@ def _inside(
         for item in elements(view, "addressOffset", device):
             name, offset = f"{place.prefix}{item.name}", place.offset + item.offset
             if inner.tag == "cluster":
-                # a derived cluster without registers of its own has the registers of its source
+                # a cluster without registers has those of the cluster that it is derived from
                 sources = [some for some in view.chain if any(i.tag in HOLDERS for i in some)]
                 within = RegisterPlace(place.block, f"{name}.", offset)
                 registers = [*_inside([*sources, inner][0], within, said, device, depth + 1)]
@@ -258,8 +265,9 @@ def _inside(
 
 
 def _tell_long(view: View, offset: int, registers: list[Register], device: Device) -> None:
-    """Note that a cluster in an array is longer than its increment, which others refuse or read as
-    other places."""
+    """Record a loss if the elements of an array of clusters overlap: a cluster has a register at
+    the array's increment or further. Other readers of SVD refuse such a file, or read other
+    offsets. ``registers`` are those of the element at ``offset``."""
     if not dim_of(view) or device.is_own:
         return
     step = view.number("dimIncrement")
@@ -268,12 +276,12 @@ def _tell_long(view: View, offset: int, registers: list[Register], device: Devic
         device.losses.lose(
             view.where,
             f"what is meant by the cluster {view.path}, which has a register at {last:#x} and an "
-            f"increment of {step:#x}: its elements are read as lying in each other",
+            f"increment of {step:#x}: its elements are read as overlapping",
         )
 
 
 def _register(view: View, place: RegisterPlace, around: Around, device: Device) -> Register:
-    """The register that an element says; ``place.prefix`` is its name."""
+    """Return the register of an element; ``place`` has its name as ``prefix``, and its offset."""
     name = place.prefix
     size = parsed(view.where, f"register {name}", "size", around.size)
     fields: list[Found] = []
@@ -298,7 +306,8 @@ def _register(view: View, place: RegisterPlace, around: Around, device: Device) 
 
 
 def _fields(view: View, place: RegisterPlace, around: Around, device: Device) -> Iterator[Found]:
-    """Yield the field that an element says, or the fields of its array."""
+    """Yield the field of an element or, for an array, its fields; ``place`` and ``around`` are
+    those of the register."""
     low, high = _bits(view, place.prefix)
     said = _said(view)
     access = view.text("access")
@@ -320,7 +329,8 @@ def _fields(view: View, place: RegisterPlace, around: Around, device: Device) ->
 
 
 def _fits(found: Found, fields: list[Found], register: str, size: int, device: Device) -> bool:
-    """True if a field lies inside its register and shares no bits with others; else it is lost."""
+    """True if a field lies inside its register of ``size`` bits and shares no bits with ``fields``.
+    If not, it is recorded as a loss."""
     what = f"field {found.name} of register {register}"
     if not found.low <= found.high < size:
         reason = f"whose bits {found.low} to {found.high} are not inside 0 to {size - 1}"
@@ -333,12 +343,13 @@ def _fits(found: Found, fields: list[Found], register: str, size: int, device: D
 
 
 def _said(view: View) -> list[str]:
-    """The words of an element about writes and reads."""
+    """Return what an element says of the effects of writes and reads, as words of a note."""
     return [f"{words} {text}" for tag, words in NOTED.items() if (text := view.text(tag))]
 
 
 def _reset(view: View, name: str, around: Around, device: Device) -> list[str]:
-    """The words about the value after reset; none for a value of 0 that the register inherits."""
+    """Return the words of a note about the value after reset; an empty list if the file states
+    none, or if it is 0 and stated only around the register."""
     if not around.reset:
         return []
     try:
@@ -354,7 +365,8 @@ def _reset(view: View, name: str, around: Around, device: Device) -> list[str]:
 
 
 def _bits(view: View, register: str) -> tuple[int, int]:
-    """The lowest and the highest bit of a field."""
+    """Return the lowest and the highest bit of a field, from the first element in the chain that
+    states bits."""
     what = f"field {register}.{view.path.rpartition('.')[2]}"
     for element in view.chain:
         own = View((element,), view.path)
@@ -377,7 +389,8 @@ def _bits(view: View, register: str) -> tuple[int, int]:
 
 
 def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
-    """The value column of a field that has enumerated values, which are added to the enums."""
+    """Return the value column of a field, and add its enumerated values to the enums; blank for a
+    field without them."""
     some = view.every("enumeratedValues")
     for other in some[1:]:
         device.losses.lose(other.where, f"the second enumeratedValues of {name}")
@@ -393,7 +406,7 @@ def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
         if base is None or seen > MOST_DERIVED:
             raise ValueError(
                 f"{element.where}: enumeratedValues of {name}: got derivedFrom {source!r}, "
-                "allowed is the name of others in the file, not derived from these"
+                "allowed is the name of other enumeratedValues of the file, not derived from these"
             )
         element, label = base, label or name_of(base)
     values = _values(element, name, width, device)
@@ -403,7 +416,9 @@ def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
 
 
 def _values(element: Element, name: str, width: int, device: Device) -> NewCodes:
-    """The named values in enumeratedValues; values that a field cannot have are lost."""
+    """Return the named values in enumeratedValues, by number. A value is a loss if it lacks a name
+    or a number, if a bit of it does not matter, if an earlier value has its name or number, or if a
+    field of ``width`` bits cannot have it."""
     out: NewCodes = {}
     for value in (inner for inner in element if inner.tag == "enumeratedValue"):
         view = View((value,), "")
@@ -423,7 +438,8 @@ def _values(element: Element, name: str, width: int, device: Device) -> NewCodes
         raw = parsed(value.where, f"enumeratedValue {label}", "value", re.sub("^0b", "#", text))
         if raw in out or label in out.values():
             device.losses.lose(
-                value.where, f"{label} = {raw} of {name}, of which one is there before"
+                value.where,
+                f"{label} = {raw} of {name}, because an earlier value has this name or number",
             )
         elif raw.bit_length() > width:
             device.losses.lose(value.where, f"{label} = {raw} of {name}, which has {width} bits")
@@ -433,7 +449,7 @@ def _values(element: Element, name: str, width: int, device: Device) -> NewCodes
 
 
 def _own_name(device: Device, tag: str, path: str, name: str) -> str:
-    """The name that npulab's own words give to an element, else its name in SVD."""
+    """Return the name that npulab's own words give to an element; without such words, ``name``."""
     own = device.own.get((tag, path))
     if own is not None:
         return own.get("is", name)
@@ -441,7 +457,7 @@ def _own_name(device: Device, tag: str, path: str, name: str) -> str:
 
 
 def _own_row(own: Element | None, device: Device) -> Cells:
-    """The columns of a row that SVD has no word for."""
+    """Return the columns of a field that npulab's own words state, because SVD cannot."""
     if own is None:
         return {}
     out: Cells = {name: own.get(name) for name in ROW if own.get(name)}
@@ -455,7 +471,7 @@ def _own_row(own: Element | None, device: Device) -> Cells:
 
 
 def _noted(text: str, said: list[str]) -> str:
-    """A description with further words in parentheses."""
+    """Return a description, with further words in parentheses."""
     if said:
         return f"{text} ({', '.join(said)})".strip()
     return text

@@ -1,4 +1,5 @@
-"""The number of elements of a CMSIS-SVD file with all its arrays, counted before any is made."""
+"""Counts the elements that the arrays of a CMSIS-SVD file would make, before any is made: arrays in
+arrays multiply, so a small file could ask for more than memory holds."""
 
 from __future__ import annotations
 
@@ -11,16 +12,18 @@ from npulab.registers.formats.svd_names import Device, TooMuch, View, dim_of, vi
 from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.xml import Element
 
+# by tag: the elements that are repeated with an element of this tag
 INSIDE = {
     "peripheral": ("register", "cluster"),
     "cluster": ("register", "cluster"),
     "register": ("field",),
 }
-SHOWN = 10**15  # a larger number is reported as more than this
+SHOWN = 10**15  # an error text writes a larger count as "more than" this number
 
 
 class Count(NamedTuple):
-    """The number of elements, with arrays and their elements, and the number of registers."""
+    """The number of elements, in which an array and each of its elements count, and the number of
+    registers."""
 
     elements: int
     registers: int
@@ -31,15 +34,15 @@ NOTHING = Count(0, 0)
 
 @dataclass(frozen=True)
 class Counting:
-    """The counts of a device; each element of the file is counted once, however often it is
-    repeated."""
+    """The counts of a device. The elements inside an element of the file are counted once, and the
+    count is multiplied by the length of its array."""
 
     device: Device
-    known: dict[int, Count] = field(default_factory=dict)  # by identity; None while it is counted
+    known: dict[int, Count] = field(default_factory=dict)  # by ``id`` of an element
 
     def refuse(self, peripherals: Iterable[Element]) -> None:
-        """Raise TooMuch for more elements or registers than allowed; it names the innermost
-        element that has them, or the peripheral that exceeds the sum."""
+        """Raise TooMuch for more elements or registers than allowed. The error names the innermost
+        element that has too many, or the peripheral with which the sum becomes too large."""
         elements = registers = 0
         for element in peripherals:
             found = self._count(element)
@@ -52,7 +55,8 @@ class Counting:
     def _count(self, element: Element) -> Count:
         if id(element) in self.known:
             return self.known[id(element)]
-        self.known[id(element)] = NOTHING  # the reader refuses an element that holds itself
+        # nothing is counted of an element that contains itself; the reader refuses it
+        self.known[id(element)] = NOTHING
         try:
             view = view_of(element, self.device)
             dim = dim_of(view)
@@ -66,14 +70,15 @@ class Counting:
             found = self._count(inner)
             elements += found.elements
             registers += found.registers
-        times = max(dim, 1)
-        count = Count(dim + 1 + times * (elements - 1), times * registers)
+        copies = max(dim, 1)
+        count = Count(dim + 1 + copies * (elements - 1), copies * registers)
         _refuse(f"{view.where}: {element.tag} {view.path}", count)
         self.known[id(element)] = count
         return count
 
 
 def _refuse(where: str, count: Count) -> None:
+    """Raise TooMuch if a count is above the limits."""
     for what, got, most in (
         ("elements", count.elements, svd_names.MOST_STEPS),
         ("registers", count.registers, MOST_ROWS),
@@ -91,7 +96,7 @@ def _refuse(where: str, count: Count) -> None:
 
 
 def _inside(view: View, tag: str) -> list[Element]:
-    """The elements that a peripheral, cluster or register repeats with itself."""
+    """Return the elements that are repeated with a peripheral, cluster or register."""
     tags = INSIDE.get(tag, ())
     if tag == "cluster":
         return view.every(*tags)

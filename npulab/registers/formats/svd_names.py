@@ -1,4 +1,4 @@
-"""The elements of CMSIS-SVD by name: what they are derived from, arrays of them, numbers."""
+"""The elements of CMSIS-SVD by name: from which they are derived, their arrays, their numbers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.xml import Element
 from npulab.support.refuse import refuse_if
 
-NPULAB = "urn:npulab:registers"
-MOST_DERIVED = 16
-MOST_STEPS = 2**19  # elements of arrays
+NPULAB = "urn:npulab:registers"  # the namespace of npulab's own words
+MOST_DERIVED = 16  # most elements from which an element is derived, in a chain
+MOST_STEPS = 2**19  # most elements, with those of arrays
 NUMBER = re.compile(
     r"\+?(?:(?P<hex>0[xX][0-9a-fA-F]{1,16})|#(?P<bits>[01xX]{1,64})|(?P<dec>[0-9]{1,20}))"
     r"(?P<scale>[kKmMgG]?)"
@@ -28,16 +28,18 @@ DERIVED = ("peripheral", "cluster", "register", "field", "enumeratedValues")
 class Device:
     """The elements that a file declares by name, and what could not be carried over."""
 
-    # elements that others may be derived from, by path
+    # by path (``PERIPHERAL.CLUSTER.REGISTER``): elements from which other elements may be derived
     places: dict[str, Element] = field(default_factory=dict)
-    # the path around an element, by its identity
+    # by ``id`` of an element: the path of the element that contains it
     scopes: NewCodes = field(default_factory=dict)
     enums: FileEnums = field(default_factory=lambda: FileEnums({}))
+    # by name and by path: enumeratedValues
     enum_elements: dict[str, Element] = field(default_factory=dict)
-    # npulab's own words in vendorExtensions, by tag and path
+    # by tag and path: npulab's own words in vendorExtensions
     own: dict[tuple[str, str], Element] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
-    errors: list[ValueError] = field(default_factory=list)  # reasons of skipped elements
+    errors: list[ValueError] = field(default_factory=list)  # why elements were skipped
+    # one number for each element that is still allowed
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
     @property
@@ -54,12 +56,13 @@ class Device:
             )
 
     def lose(self, where: str, what: str, error: ValueError, registers: int) -> None:
-        """Skip an element that is not understood."""
+        """Record that an element is skipped because it is not understood, with its registers."""
         self.errors.append(error)
         self.losses.lose(where, f"{what}, which is not understood: {error}", registers)
 
     def enum_named(self, source: str, scope: str) -> Element | None:
-        """The enumeratedValues of a name, or of a path that begins at any scope around a field."""
+        """Return the enumeratedValues that ``source`` names, by a name or by a path that begins in
+        any element around the field ``scope``; None if there are none."""
         for path in _seen_from(scope, source):
             if path in self.enum_elements:
                 return self.enum_elements[path]
@@ -67,17 +70,19 @@ class Device:
 
 
 def _seen_from(scope: str, source: str) -> list[str]:
-    """The paths that a name may stand for, the innermost first."""
+    """Return the paths that ``source``, a name or path, may stand for inside the element with the
+    path ``scope``; the innermost is first."""
     names = scope.split(".")
     return [".".join(filter(None, [*names[:n], source])) for n in range(len(names), -1, -1)]
 
 
 class TooMuch(ValueError):
-    """Arrays that hold more elements than are allowed in all."""
+    """Raised if a file has more elements, with those of its arrays, than are allowed."""
 
 
 class View(NamedTuple):
-    """An element, the elements that it is derived from, and its path in the file."""
+    """An element with what it inherits: ``chain`` has the element, then the element from which it
+    is derived, and so on; ``path`` is its path in the file."""
 
     chain: tuple[Element, ...]
     path: str
@@ -87,7 +92,8 @@ class View(NamedTuple):
         return self.chain[0].where
 
     def text(self, tag: str) -> str:
-        """The text of the first inner element of a tag; blank if there is none."""
+        """Return the text of the first child with this tag, of the first element in the chain that
+        has such a child; blank if there is none."""
         for element in self.chain:
             for inner in element:
                 if inner.tag == tag:
@@ -95,20 +101,24 @@ class View(NamedTuple):
         return ""
 
     def number(self, tag: str, default: int | None = None) -> int:
+        """Return the number in the text of this tag, or the default if the text is blank; raises
+        ValueError if it is no number."""
         text = self.text(tag)
         if not text and default is not None:
             return default
         return parsed(self.where, f"{self.chain[0].tag} {self.path}", tag, text)
 
     def every(self, *tags: str) -> list[Element]:
-        """The inner elements of some tags, of the first element in the chain that has any."""
+        """Return the children with these tags, of the first element in the chain that has such a
+        child."""
         for element in self.chain:
             if found := [inner for inner in element if inner.tag in tags]:
                 return found
         return []
 
     def inner(self, tag: str) -> list[Element]:
-        """The elements in the inner elements of a tag, as ``every`` finds these."""
+        """Return the children of the elements that ``every(tag)`` returns: ``inner("fields")`` are
+        the fields of a register."""
         found: list[Element] = []
         for element in self.every(tag):
             found += element
@@ -116,14 +126,15 @@ class View(NamedTuple):
 
 
 class ArrayElement(NamedTuple):
-    """An element of an array, or an element without an array: its name and its offset."""
+    """The name and the offset of an element of an array, or of an element that is not an array."""
 
     name: str
     offset: int
 
 
 def parsed(where: str, what: str, tag: str, text: str) -> int:
-    """A number as SVD writes it: decimal, 0x, or # for binary; k, M or G may follow."""
+    """Return a number from a text as SVD writes it: decimal, 0x, or # for binary; k, M or G may
+    follow. Raises ValueError for any other text, and for binary digits x, which do not matter."""
     match = NUMBER.fullmatch(text.strip())
     if match is None or "x" in (match["bits"] or "").lower():
         got = f"no {tag}"
@@ -142,7 +153,8 @@ def parsed(where: str, what: str, tag: str, text: str) -> int:
 
 
 def declare(around: Element, path: str, device: Device) -> None:
-    """Record the elements that other elements may be derived from, and npulab's own extensions."""
+    """Record the elements inside ``around`` from which other elements may be derived, and npulab's
+    own words; ``path`` is the path of ``around``."""
     for child in around:
         if child.tag in ("peripherals", "registers", "fields"):
             declare(child, path, device)
@@ -164,7 +176,7 @@ def declare(around: Element, path: str, device: Device) -> None:
 
 
 def _declare_own(extension: Element, device: Device) -> None:
-    """Record what npulab's own extension says of registers, fields and enums."""
+    """Record what npulab's own words say of blocks, registers, fields and enums."""
     for inner in extension:
         tag, name = inner.tag.removeprefix(f"{NPULAB} "), inner.get("name")
         device.own[tag, name] = inner
@@ -176,8 +188,7 @@ def _declare_own(extension: Element, device: Device) -> None:
 
 
 def name_of(*chain: Element) -> str:
-    """Return the name of an element, or of the first element in a chain that has a name; blank for
-    none."""
+    """Return the name of the first of these elements that has one; blank if none has."""
     for element in chain:
         for inner in element:
             if inner.tag == "name":
@@ -186,8 +197,10 @@ def name_of(*chain: Element) -> str:
 
 
 def view_of(element: Element, device: Device) -> View:
-    """Return an element and the elements it is derived from, which are named as seen from the
-    element that names them."""
+    """Return the view of an element. ``derivedFrom`` of each element in the chain is looked up from
+    the place of that element outwards. Raises ValueError for a name that is not that of another
+    element with the same tag, and for a chain without end or of more than ``MOST_DERIVED``
+    elements."""
     path = device.scopes[id(element)]
     chain, scope = [element], path
     while source := chain[-1].get("derivedFrom"):
@@ -206,8 +219,8 @@ def view_of(element: Element, device: Device) -> View:
 
 
 def dim_of(view: View) -> int:
-    """Return the elements of an array, 0 for an element without an array; raises TooMuch for too
-    many."""
+    """Return the number of elements of an array, 0 for an element that is not an array; raises
+    TooMuch for more than MOST_ROWS."""
     count = 0
     if view.text("dim"):
         count = view.number("dim", 1)
@@ -220,8 +233,8 @@ def dim_of(view: View) -> int:
 def elements(
     view: View, offset_tag: str, device: Device, default: int | None = None
 ) -> Iterator[ArrayElement]:
-    """Yield each element of an array, or the element itself; ``default`` stands for an empty
-    offset."""
+    """Yield each element of an array, or the only element. ``offset_tag`` is the tag of its offset
+    (blank: the offset is 0), ``default`` the offset if that tag is empty."""
     what = f"{view.chain[0].tag} {view.path}"
     name = view.text("name")
     if not name:
@@ -235,7 +248,7 @@ def elements(
     count = dim_of(view)
     device.step(view.where, what)
     if not count:
-        refuse_if("%s" in name, f"{view.where}: {what}", "no dim", "is one where the name has %s")
+        refuse_if("%s" in name, f"{view.where}: {what}", "no dim", "is one if the name has %s")
         yield ArrayElement(name, begin)
         return
     step = view.number("dimIncrement")
@@ -248,7 +261,9 @@ def elements(
 
 
 def _index(view: View, count: int, what: str) -> list[str]:
-    """The words that replace %s."""
+    """Return the words that replace %s in the name of an array, one for each of ``count`` elements:
+    those of ``dimIndex``, or numbers from 0 on. Raises ValueError if ``dimIndex`` has more or fewer
+    words, or a word twice."""
     text = view.text("dimIndex").replace(" ", "")
     if "[%s]" in view.text("name") or not text:
         return [str(n) for n in range(count)]

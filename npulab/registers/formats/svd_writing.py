@@ -1,4 +1,4 @@
-"""Writer of CMSIS-SVD; ``svd`` has the table of what its words mean here."""
+"""Writer of CMSIS-SVD; ``svd`` has the table of how its elements become a register map."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ PROPERTIES = (
     f"<addressUnitBits>8</addressUnitBits><width>{WORD_BITS}</width><size>{WORD_BITS}</size>"
 )
 OWN = ("feature", "at", "address", "align", "evidence")
-NAMES = ("register", "field")  # columns that are blank in npulab's words if the table has none
+NAMES = ("register", "field")  # a name that is blank in the table is blank in npulab's own words
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class Writing:
-    """The lines of npulab's own words, and the enums that fields have used."""
+    """What is known of a file while it is written: the lines of npulab's own words, and the enums
+    that fields have."""
 
     table: RegisterTable
     own: list[str] = field(default_factory=list)
-    whole: set[str] = field(default_factory=set)  # enums that SVD's own words say
-    apart: set[str] = field(default_factory=set)  # enums that npulab's words name, perhaps before
+    whole: set[str] = field(default_factory=set)  # enums that SVD's words state completely
+    apart: set[str] = field(default_factory=set)  # enums that npulab's own words name
 
 
 def svd_text(table: RegisterTable) -> str:
     """Return the device description of a table: a peripheral for each block, a register for each
-    name at an offset.
+    offset and name.
 
-    Blocks have no address of their own, so peripherals follow each other. Fields of chips that
-    differ (``feature``) stand next to each other and may overlap. ``read_svd`` gives the same
-    table.
+    Blocks have no address of their own, so each peripheral gets the next free one. A register has
+    the fields of all chips (``feature``), so its fields may overlap. ``read_svd`` reads the same
+    table from the text.
     """
     writing = Writing(table)
     lines = [
@@ -111,7 +112,7 @@ def _peripheral(
 
 
 def _field(row: Row, path: str, names: Identifiers, writing: Writing) -> str:
-    """The text of a field; columns that SVD has no word for go to npulab's own lines."""
+    """Return the element of a field; what SVD cannot state is added to npulab's own words."""
     plain = name_of(row, writing.table.by_address)
     name = names.new(plain)
     said = {}
@@ -148,12 +149,12 @@ def _field(row: Row, path: str, names: Identifiers, writing: Writing) -> str:
 
 
 def _writable(enum: str, values: Codes, width: int) -> bool:
-    """True if SVD can say an enum of a field of a width."""
+    """True if SVD can state an enum for a field of ``width`` bits."""
     return bool(NAME.fullmatch(enum) and values and max(values) < 2**width)
 
 
 def _own_enum(enum: str, values: Codes) -> str:
-    """The line of an enum in npulab's own words."""
+    """Return the line of an enum in npulab's own words."""
     text = f"<npulab:enum name={quoteattr(enum)}>"
     for raw, name in values.items():
         text += f'<npulab:value raw="{raw:#x}" name={quoteattr(name)}/>'

@@ -11,20 +11,22 @@ from npulab.registers.fields import WORD_BITS
 from npulab.registers.formats.drawn import Box, Drawn, drawn
 from npulab.registers.formats.tables import RegisterTable
 
-BIT, HEIGHT, MARGIN = 30, 46, 16  # of a box, in units of the drawing
-LETTER, LINE = 6.2, 13  # a letter's width and a line's height at 11 px, in a sans-serif face
-LINES = 3
+# in px: the width of a bit, the height of a box, the margin of the drawing
+BIT, HEIGHT, MARGIN = 30, 46, 16
+LETTER, LINE = 6.2, 13  # px: a letter's width and a line's height, in a sans-serif face of 11 px
+LINES = 3  # most lines of a name in its box
 PARTS = re.compile(r"[_.\-\s\[]*(?:[A-Z]+(?![a-z])|[A-Z]?[^A-Z_.\-\s\[]+|[_.\-\s\[]+$)")
 STYLE = Path(__file__).with_name("svg.css").read_text(encoding="utf-8")
 
 
 def svg_text(table: RegisterTable) -> str:
-    """Return the drawing of a table: a row for each register, or for each feature that changes
-    it.
+    """Return the drawing of a table: a row for each register; if a register has rows with features,
+    a row for each feature.
 
-    Names that do not fit are split; a name that does not fit then stands below the row with a
-    number. Each field has its bits, value and note as its title; addresses have a bold frame.
-    The drawing follows the reader's light or dark setting, loads nothing, runs nothing.
+    A name that does not fit into its box is split over at most three lines. If it still does not
+    fit, the box has a number, and the name stands below the row. Each field has its bits, value,
+    evidence and note as its title; addresses have a bold frame. The drawing follows the reader's
+    light or dark setting; it loads nothing and runs nothing.
     """
     body: list[str] = []
     top = MARGIN
@@ -47,7 +49,8 @@ def svg_text(table: RegisterTable) -> str:
 
 
 def _register(register: Drawn, top: int) -> tuple[list[str], int]:
-    """The lines of a register that begins at a height, and its own height."""
+    """Return the lines of SVG for a register whose row begins at the height ``top``, and the row's
+    own height."""
     chips = ""
     if register.feature:
         chips = f" ({register.feature})"
@@ -69,7 +72,7 @@ def _register(register: Drawn, top: int) -> tuple[list[str], int]:
 
 
 def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
-    """Yield the lines of a box; ``below`` gets a name that does not fit into it."""
+    """Yield the lines of SVG for a box; a name that does not fit into it is added to ``below``."""
     left = MARGIN + BIT * (WORD_BITS - box.lsb - box.width)
     width = BIT * box.width
     kind = "box"
@@ -102,8 +105,8 @@ def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
 
 
 def split_name(name: str, letters: int) -> list[str]:
-    """Return a name on up to three lines of at most so many letters, split at the ends of its
-    words; empty if it does not fit.
+    """Return a name as at most three lines of at most ``letters`` letters, split at the ends of its
+    words; an empty list if it does not fit.
 
     >>> split_name("kernel_z_size", 8), split_name("outImageTile", 6), split_name("indivisible", 4)
     (['kernel_z', '_size'], ['out', 'Image', 'Tile'], [])

@@ -2,21 +2,24 @@
 systemrdl-compiler.
 
 ================  ==================================================================================
-``addrmap``       a block; a map inside another is a block of its own, ``OUTER.INNER``
+``addrmap``       a block; a map inside another map is a block of its own, ``OUTER.INNER``
 ``regfile``,      the registers in it, named ``REGFILE.REGISTER``; a memory without registers is a
 ``mem``           loss
-``reg``           8 bits or more; 64 bits are two words, registers of 8 and 16 bits share a word
-arrays            ``NAME[0]``, ``NAME[1]``, ...; parameters have their values
-``field``         its bits; ``name`` and ``desc`` are the note, with ``sw``, ``hw``, ``onread``,
-                  ``onwrite`` and ``reset`` if they say more than plain storage; ``is_signed`` and
-                  ``fracwidth`` if the file declares them
+``reg``           a register of 8 bits or more; 64 bits are two words, registers of 8 and 16 bits
+may
+                  share a word
+arrays            ``NAME[0]``, ``NAME[1]``, ...; parameters are replaced by their values
+``field``         a field; ``name`` and ``desc`` are its note, with ``sw`` and ``hw`` if they are
+not
+                  ``rw``, and with ``onread``, ``onwrite`` and ``reset``; ``is_signed`` and
+                  ``fracwidth`` are its value column
 ``encode``        an enum
 ================  ==================================================================================
 
-Verilog's ifdef and define are carried out, include only of files in the same folder or below;
-Perl (``<% %>``) is refused. The compiler runs as a program of its own, for at most a minute and
-in at most two GiB. Properties ``npulab_...`` hold what npulab's table has and SystemRDL has no
-word for. Source: SystemRDL 2.0; systemrdl-compiler.
+Verilog's ifdef and define are carried out. A file may include files that are in its folder or
+below. Perl (``<% %>``) is refused. The compiler runs as a program of its own, for at most a minute
+and in at most two GiB. Properties ``npulab_...`` have what npulab's table can say and SystemRDL
+cannot. Source: SystemRDL 2.0; systemrdl-compiler.
 """
 
 from __future__ import annotations
@@ -38,9 +41,9 @@ from npulab.support.files import read_bounded, text_of
 from npulab.support.processes import execute
 from npulab.support.refuse import refuse_if
 
-MOST_BYTES = 2**23  # of a file and its includes together
-FILES = 64
-# brackets within each other: a thousand take the compiler seconds, recorded maps have ten
+MOST_BYTES = 2**23  # most bytes of a file and its includes together
+FILES = 64  # most files, each include counted
+# Most brackets inside each other. The compiler takes seconds for 1000; maps of real chips have 10.
 MOST_DEEP = 100
 SECONDS, ROOM = 60, 2**31  # of CPU time, and bytes of memory, that the compiler may use
 INCLUDED = "`include"
@@ -53,18 +56,19 @@ SYSTEMRDL = re.compile(
     rb"(# ?\([^)]*\) ?)?[{]|\b(addrmap|regfile) \w+ ?#|\bproperty \w+ ?[{]"
 )
 PLAIN = "rw"
-# npulab's own properties that are true, with the column and the cell that they stand for
+# npulab's own boolean properties: if the property is true, the column has the cell
 FLAGS = (("address", "address", "yes"), ("nameless", "register", ""), ("unnamed", "field", ""))
 
 Record = Mapping[str, Any]
 
 
 def read_rdl(path: Path) -> RegisterTable:
-    """Return the registers of a file: of its last address map and of the maps next to it.
+    """Return the registers of all address maps of a file, with the maps inside them. If npulab
+    wrote the file, it has one outer map.
 
-    A UserWarning names what the table has no place for. Raises ValueError with file and line for
-    text that is broken or refused, FileNotFoundError for no file, MissingPackage that names
-    ``npulab[maps]`` if the compiler is not installed.
+    A UserWarning names what the table has no place for. Raises ValueError, with the file and, if it
+    is known, the line, for text that is broken, refused or takes too long; FileNotFoundError for no
+    file; MissingPackage, which names ``npulab[maps]``, without the compiler.
     """
     path = Path(path)
     refuse(path)
@@ -85,8 +89,8 @@ def read_rdl(path: Path) -> RegisterTable:
 
 
 def refuse(path: Path) -> None:
-    """Raise ValueError for text that must not reach the compiler: Perl, files elsewhere, too
-    much text, brackets that are too deep."""
+    """Raise ValueError for text that must not reach the compiler: Perl, an include of a file
+    outside the folder or of itself, too much text, too many files, brackets that are too deep."""
     folder = path.resolve().parent
     size = files = depth = 0
 
@@ -95,7 +99,7 @@ def refuse(path: Path) -> None:
         size += file.stat().st_size
         files += 1
         refuse_if(size > MOST_BYTES, file, f"{size} bytes with all includes", f"are {MOST_BYTES}")
-        refuse_if(files > FILES, file, "an include too many", f"are {FILES}")
+        refuse_if(files > FILES, file, f"more than {FILES} files with all includes", f"are {FILES}")
         text = text_of(read_bounded(file, MOST_BYTES), file, "utf-8")
         perl = text.find("<%")
         if perl >= 0:
@@ -126,7 +130,8 @@ def refuse(path: Path) -> None:
 
 
 def _steps(text: str) -> list[re.Match[str]]:
-    """The brackets of a text outside comments and strings, and every include, in order."""
+    """Return the brackets of a text outside comments and strings, and every include, in the order
+    of the text."""
     bare = QUIET.sub(lambda found: " " * len(found[0]), text)
     found = [*BRACKET.finditer(bare), *re.finditer(INCLUDED, text)]
     return sorted(found, key=re.Match.start)
@@ -147,8 +152,8 @@ def is_rdl(head: bytes) -> bool:
 
 
 def table_of(path: Path, records: Record) -> RegisterTable:
-    """Return the table of the records that the compiler made of a file; raises ValueError for
-    its error."""
+    """Return the table of the records that ``rdl_compiling`` made of a file; raises ValueError if
+    they are an error."""
     if "error" in records:
         got, allowed = " ".join(str(records["error"]).split()), records.get("allowed")
         if allowed is None:
@@ -175,7 +180,8 @@ def table_of(path: Path, records: Record) -> RegisterTable:
 
 
 def _where(said: Record, path: Path) -> str:
-    """The file and line of a record; the file that is read, if the record names no other."""
+    """Return the file and line of a record; the file is ``path``, unless the record names another
+    file by an absolute path."""
     if "line" not in said:
         return str(path)
     file = Path(said["path"])
@@ -191,7 +197,8 @@ def _registers(
     homes = set[str]()
     found = records["registers"]
     if own:
-        # npulab writes blocks that only some chips have last; they belong where they lie
+        # registers of fields with a feature are the last records; sorting by address restores the
+        # order of the blocks
         found = sorted(found, key=lambda record: record["home"]["address"])
     for record in found:
         about = [record["title"], record["desc"]]
@@ -216,7 +223,8 @@ def _registers(
 
 
 def _about(block: str, home: Record) -> str:
-    """The address and the description of a block."""
+    """Return a text with the address and the description of a block; blank for the top map without
+    a description."""
     text = block
     if not home["top"]:
         text += f" at {home['address']:#x}"
@@ -226,20 +234,21 @@ def _about(block: str, home: Record) -> str:
 
 
 def _name(record: Record) -> str:
-    """The name that npulab gave to a register or field, else the name in SystemRDL."""
+    """Return the name of a register or field: the name that npulab stated or, without it, the name
+    in SystemRDL."""
     # identifiers of SystemRDL have no %, which unquote would replace
     return unquote(record["own"].get("name", record["name"]))
 
 
 def _block(record: Record) -> str:
-    """The block of a register."""
+    """Return the name of the block of a register."""
     return unquote(record["home"]["own"].get("name", record["block"]))
 
 
 def _field(
     where: str, register: Record, record: Record, enums: FileEnums, declared: list[Any]
 ) -> Found:
-    """The field of a record; ``declared`` has the label and the values of each enum."""
+    """Return the field of a record; ``declared`` has the label and the values of each enum."""
     own = record["own"]
     said = [f"{key}={record[key]}" for key in ("sw", "hw") if record[key] != PLAIN]
     said += record["effects"]
@@ -268,7 +277,7 @@ def _field(
 
 
 def _value(record: Record) -> str:
-    """The value column of a field that PeakRDL's properties describe."""
+    """Return the value column of a field that PeakRDL's properties state; blank without them."""
     words = []
     if record.get("is_signed"):
         words.append("signed")
@@ -278,6 +287,6 @@ def _value(record: Record) -> str:
 
 
 def _joined(texts: list[str]) -> str:
-    """The texts, each on one line, with colons between them."""
+    """Return the texts on one line, with colons between them."""
     lines = [" ".join(text.split()) for text in texts]
     return ": ".join(filter(None, lines))

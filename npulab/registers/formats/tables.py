@@ -35,15 +35,16 @@ from npulab.support.text import plural
 
 ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
-MOST_BYTES = 2**25  # of a table
-MOST_ROWS = 2**17
-PLACES = ("block", "offset", "lsb", "width")  # of a row, without its names
+MOST_BYTES = 2**25  # most bytes of a table
+MOST_ROWS = 2**17  # most rows of a table
+PLACES = ("block", "offset", "lsb", "width")  # the columns that say where the bits of a row are
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The result of reading a file: its lines of code, the explained lines, what is lost (kind,
-    name, where, why) and the lines that nothing explains (where, text)."""
+    """What a reader of C says of a file. ``lines`` is the number of its lines of code, and
+    ``explained`` how many of them are explained. ``lost`` has what is lost, each as (kind, name,
+    where, why). ``unexplained`` has lines that nothing explains, each as (where, text)."""
 
     lines: int
     explained: int
@@ -61,11 +62,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class RegisterTable:
-    """A register map as rows with the columns of ``registers`` (only filled cells; numbers as
-    int), enums by name and raw, and the copyright text.
+    """A register map as rows, with its enums and its copyright text.
 
-    Rows stand by block, in the order the blocks first appear, then by offset, feature and lowest
-    bit, so that two tables of the same map are equal.
+    ``rows`` have the columns of ``registers.table``, without blank cells, and with numbers as int.
+    ``enums`` has the names of each enum by raw number. ``reading`` is what a reader of C says of
+    its file. ``by_address`` are the blocks whose registers have addresses (``registers.names``).
+
+    Rows are sorted by block, in the order in which the blocks first appear, then by offset, feature
+    and lowest bit. So two tables with the same rows, in any order within a block, are equal.
 
     >>> RegisterTable.of([{"register": "CFG", "field": "stride", "lsb": "4", "width": "3"}]).rows
     ({'offset': 0, 'register': 'CFG', 'field': 'stride', 'lsb': 4, 'width': 3},)
@@ -86,13 +90,14 @@ class RegisterTable:
         by_address: Collection[str] | None = None,
         sparse: Collection[str] = (),
     ) -> RegisterTable:
-        """Return a table of rows in any order, its texts on one line each; an enum without names
-        is left out.
+        """Return the table of rows. Each text is put on one line, except the copyright. An enum
+        without names is left out, and fields that have it get a blank value.
 
-        Raises ValueError for a number or value that is malformed, for a blank name of an enum
-        and for a character that is not text, such as U+0000. ``by_address`` are the blocks whose
-        registers have addresses, by default as ``registers.names`` decides for these rows and
-        for the blocks that are ``sparse``.
+        ``by_address`` are the blocks whose registers have addresses. By default,
+        ``registers.names`` decides from these rows and from ``sparse``, which are blocks that have
+        addresses in any case. Raises ValueError for a malformed number or value, for a row without
+        ``lsb`` or ``width``, for a blank name of an enum, and for a character that is not text,
+        such as U+0000.
         """
         named, gone = {}, set()
         for name, names in sorted((enums or {}).items()):
@@ -127,7 +132,7 @@ class RegisterTable:
 
     @cached_property
     def blocks(self) -> Mapping[str, list[Row]]:
-        """The rows of each block."""
+        """The rows of each block, by the block's name."""
         out: dict[str, list[Row]] = {}
         for row in self.rows:
             out.setdefault(row.get("block", ""), []).append(row)
@@ -141,8 +146,8 @@ class RegisterTable:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of blocks, registers, fields, enums and bits; the pieces of a split field
-        count once, each row without a name counts."""
+        """The numbers of blocks, registers, fields, enums and bits. A split field counts once; each
+        row without a field's name counts as a field."""
         split = [row for row in self.rows if "at" in row and row.get("field")]
         fields = {(row.get("block"), row["field"]) for row in split}
         return {
@@ -154,7 +159,8 @@ class RegisterTable:
         }
 
     def map(self, features: Iterable[str] = ()) -> RegisterMap:
-        """Return the sparse register map for some features; raises as ``RegisterMap``."""
+        """Return the register map (not dense) of a chip with these features; raises as
+        ``RegisterMap``."""
         rows = ({"field": "", **row} for row in self.rows)
         return RegisterMap(
             rows, features=features, enums=self.enums, dense=False, by_address=self.by_address
@@ -162,17 +168,17 @@ class RegisterTable:
 
     @refusing()
     def check(self) -> None:
-        """Raise ValueError or LookupError if no map can be made of the rows, for each feature by
-        itself."""
+        """Raise ValueError or LookupError if no map can be made of the rows without a feature, or
+        of a block for any of its features alone."""
         self.map()
         for rows in self.blocks.values():
             for feature in features_in(rows):
                 RegisterTable(tuple(rows), self.enums, by_address=self.by_address).map([feature])
 
     def csv(self) -> str:
-        """Return the rows as a table that ``RegisterMap.read`` reads, with the copyright as
-        comments at its head; a block is ``sparse`` in it if nothing else in the table says that
-        its registers have addresses."""
+        """Return the rows as the text of a table that ``RegisterMap.read`` reads. The copyright
+        stands in comments at the beginning. If a block has addresses and nothing else in the table
+        says so, a row says that the block is ``sparse``."""
         plain = [{name: row[name] for name in PLACES if name in row} for row in self.rows]
         unsaid = self.by_address - blocks_by_address(plain)
         rows: list[Row] = []
@@ -188,7 +194,7 @@ class RegisterTable:
         )
 
     def enums_csv(self) -> str:
-        """Return the enums as the table next to the rows; empty if there are none."""
+        """Return the enums as the text of ``enums.csv``; blank if there are none."""
         rows = []
         for name, names in self.enums.items():
             rows += [{"enum": name, "raw": hex(raw), "name": text} for raw, text in names.items()]
@@ -198,8 +204,11 @@ class RegisterTable:
 
     def said(self, far: bool | None = True) -> dict[str, bool]:
         """Return the blocks for which a file must say whether their registers have addresses,
-        and True if they have: a reader would assume the opposite. Readers of a register format
-        (``far``) assume addresses; for others (None) it depends, as in ``blocks_by_address``."""
+        because a reader of the file would assume the opposite; a value is True if they have.
+
+        ``far`` is True for a format of registers, whose readers assume addresses if no name says
+        otherwise; None for npulab's table and C, whose readers decide by the offsets of the blocks
+        (``blocks_by_address``)."""
         odd = self.by_address ^ blocks_by_address(self.rows, far=far)
         return {block: block in self.by_address for block in self.blocks if block in odd}
 
@@ -213,14 +222,15 @@ class RegisterTable:
         far: bool | None = True,
     ) -> RegisterTable:
         """Return the table of a file that says for some blocks whether their registers have
-        addresses, as in ``said``; raises as ``of``."""
+        addresses: ``said`` and ``far`` are as in the method ``said``. Raises as ``of``."""
         by_address = blocks_by_address(rows, far=far) - said.keys()
         by_address |= {block for block, has_addresses in said.items() if has_addresses}
         return cls.of(rows, enums, copyright, by_address)
 
 
 def _enum_lines(enum: str, names: Codes) -> NewCodes:
-    """The names of an enum by raw in rising order, each on one line."""
+    """Return the names of an enum, each on one line, in the rising order of their raw numbers;
+    raises ValueError for a blank name."""
     out = {}
     for raw, name in sorted(names.items()):
         out[raw] = line_of(name, f"enum {enum}")
@@ -237,11 +247,13 @@ def features_in(rows: Iterable[Row]) -> list[str]:
 
 
 def read_csv(path: Path) -> RegisterTable:
-    """Return the table in a file, with ``enums.csv`` next to it if there is one.
+    """Return the table in a file ``NAME.csv``. Its enums are read from ``NAME.enums.csv`` beside it
+    or, if that does not exist, from ``enums.csv``.
 
-    Arrays and registers of other sizes become plain rows; the places of blocks are left out. A
-    place that follows from numbers of a chip is refused.
-    Raises ValueError with file and line for a row that is not a field.
+    Arrays, and registers that do not have 32 bits, become plain rows of words. Rows that say where
+    a block lies are left out, with a UserWarning. Raises ValueError, with the file and in most
+    cases the line, for a row that is not a field, and for a sum in ``lsb`` or ``width``, which only
+    the map of a target can have.
     """
     copyright_, rows = _numbered_rows(path)
     allowed = f"is a table of fields with {', '.join(REQUIRED)}"
@@ -251,17 +263,17 @@ def read_csv(path: Path) -> RegisterTable:
     known = (*COLUMNS, *SHAPE, ACCESS, "word")
     for name in rows[0][1]:  # the first line names the columns of all rows
         where = f"{path}, line {rows[0][0]}"
-        refuse_if(name not in known, where, f"column {name!r}", f"are {', '.join(COLUMNS)}")
+        refuse_if(name not in known, where, f"column {name!r}", f"are {', '.join(known)}")
     for line, row in rows:
         for _, column in sums_in([row]):
             raise ValueError(
                 f"{path}, line {line}: field {row['field']!r:.60}: got {column} "
-                f"{row[column]!r:.60}, allowed is a whole number; a table in which places follow "
-                "from numbers of a chip belongs to a target"
+                f"{row[column]!r:.60}, allowed is a whole number, because a sum needs numbers "
+                "of a chip, which only a target has"
             )
     plain: list[Row] = []
     blocks: Sequence[Row] = ()
-    # rows that are expanded have no line of their own, so the error names the file alone
+    # an expanded row has no line of its own, so the error names only the file
     if shaped(row for _, row in rows):
         with refusing(path):
             words, blocks = expanded(row for _, row in rows)
@@ -282,14 +294,14 @@ def read_csv(path: Path) -> RegisterTable:
 
 
 def _says_place(row: Row) -> bool:
-    """True if a row of a block says more than that it is sparse."""
+    """True if a row about a block says more than that the block is sparse."""
     said = {name: value for name, value in row.items() if value not in ("", None)}
     offset = int(str(said.pop("offset", 0)), 0)
     return bool(offset) or said != {"block": row["block"], "value": SPARSE}
 
 
 def _enums(path: Path) -> NewEnums:
-    """The enums of a table next to the rows; errors name file and line."""
+    """Return the enums in a file of enums; errors name file and line."""
     out: NewEnums = {}
     for line, row in _numbered_rows(path)[1]:
         with refusing(f"{path}, line {line}"):
@@ -298,7 +310,8 @@ def _enums(path: Path) -> NewEnums:
 
 
 def _numbered_rows(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
-    """The comments at the head, and (line, row) of each row."""
+    """Return the comments at the beginning of a table, and (number of the line, row) for each row;
+    raises ValueError, with file and line, for text that is not such a table."""
     lines = [*enumerate(text_of(read_bounded(path, MOST_BYTES), path).splitlines(), 1)]
     said = [(n, line) for n, line in lines if line.strip()]
     head = [*takewhile(lambda line: line.startswith(COMMENT), (line for _, line in said))]
@@ -312,7 +325,8 @@ def _numbered_rows(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
             if None in row or None in row.values() or len(out) >= MOST_ROWS:
                 raise ValueError(
                     f"{path}, line {line}: got a row of other columns than the first line, or more "
-                    f"than {MOST_ROWS} rows, allowed is one value for each column"
+                    f"than {MOST_ROWS} rows, allowed is one value for each column, and at most "
+                    f"{MOST_ROWS} rows"
                 )
             out.append((line, row))
     except csv.Error as error:
@@ -324,7 +338,8 @@ def _numbered_rows(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
 
 
 def _canonical_row(row: Row) -> Row:
-    """The filled cells of a row, values as ``Meaning`` writes them."""
+    """Return the cells of a row that are not blank, with the value as ``Meaning`` writes it; raises
+    ValueError for a malformed cell and for a row without ``lsb`` or ``width``."""
     if value := row.get("value"):
         row = {**row, "value": _value(" ".join(str(value).split()))}
     out = plain_row(row)
@@ -335,13 +350,13 @@ def _canonical_row(row: Row) -> Row:
 
 @cache
 def _value(text: str) -> str:
-    """A value as ``Meaning`` writes it."""
+    """Return a value column as ``Meaning`` writes it."""
     return str(Meaning.parse(text))
 
 
 def table_text(columns: Iterable[str], rows: Iterable[Row]) -> str:
-    """Return a table as text: a head of these columns, a line for each row, blank for a missing
-    cell; no cell is a formula to a spreadsheet."""
+    """Return a table as CSV: a line with the names of the columns, and a line for each row. A
+    missing cell is blank, and no spreadsheet reads a cell as a formula."""
     out = io.StringIO()
     table = csv.DictWriter(out, [*columns], restval="", lineterminator="\n")
     table.writeheader()

@@ -9,18 +9,19 @@ from npulab.registers.fields import WORD_BITS
 from npulab.registers.formats.drawn import Drawn, drawn
 from npulab.registers.formats.tables import RegisterTable
 
-ATTRIBUTES = ("evidence", "feature")
+ATTRIBUTES = ("evidence", "feature")  # columns that a drawing shows below a field
 ADDRESS = 3  # WaveDrom's number of the colour for fields that point into memory
 
 
 def wavedrom_text(table: RegisterTable) -> str:
-    """Return a JSON list with a drawing for each register: ``reg`` holds its fields from the
-    lowest bit (``name``, ``bits``, ``attr``); bits without a row have no name.
+    """Return a JSON list with a drawing for each register, an object. Its ``reg`` has the fields
+    from the lowest bit on, each with ``name``, ``bits`` (its width) and ``attr`` (texts below it);
+    bits without a row have no name.
 
-    ``block``, ``offset``, ``register`` and ``feature`` say which register is drawn; WaveDrom
-    ignores them.
+    ``block``, ``offset``, ``register`` and ``feature`` of the object say which register is drawn;
+    WaveDrom ignores them.
     """
-    # an inlined script ends at its first "</"
+    # "<" is escaped, because a script inside a page of HTML ends at its first "</"
     lines = [
         json.dumps(_drawing(register), ensure_ascii=False).replace("<", "\\u003c")
         for register in drawn(table)
@@ -29,7 +30,7 @@ def wavedrom_text(table: RegisterTable) -> str:
 
 
 def _drawing(register: Drawn) -> dict[str, Any]:
-    """The drawing of a register, as WaveDrom reads it."""
+    """Return the drawing of a register, as WaveDrom reads it."""
     reg = []
     for box in register.boxes:
         item: dict[str, Any] = {}

@@ -12,16 +12,18 @@ from xml.parsers import expat
 
 from npulab.support.files import read_bounded
 
-MOST_BYTES = 2**26  # of a file
-MOST_DEPTH = 64
+MOST_BYTES = 2**26  # most bytes of a file
+MOST_DEPTH = 64  # most elements inside each other
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element: ``tag``, ``attributes``, the text directly in it, and its line.
+    """An element of a file, with its line, its inner elements (``children``), and the pieces of
+    text directly in it (``texts``).
 
-    Names have no namespace if it is the file's own, and are ``URI NAME`` in another namespace.
+    A tag or the name of an attribute is ``NAME`` in the namespace that ``read_xml`` was given, and
+    ``URI NAME`` in any other namespace.
     """
 
     tag: str
@@ -53,10 +55,11 @@ class Element:
 
 
 def read_xml(path: Path, namespace: str, most: int) -> Element:
-    """Return the root of a file; names of ``namespace`` lose it.
+    """Return the root element of a file; tags in ``namespace`` are written without it.
 
-    Raises ValueError with file and line for text that is not well-formed XML, declares a document
-    type or an entity, or is larger, deeper or of more elements than allowed (``most`` elements).
+    Raises ValueError, with file and line, for text that is not well-formed XML or declares a
+    document type or an entity, and for more than ``most`` elements or more than ``MOST_DEPTH``
+    inside each other; ValueError for a file of more than ``MOST_BYTES``.
     """
     data = read_bounded(path, MOST_BYTES)
     builder = Builder(path, f"{namespace} ", most)
@@ -64,7 +67,7 @@ def read_xml(path: Path, namespace: str, most: int) -> Element:
     try:
         parser.Parse(data, True)
     except (expat.ExpatError, LookupError, ValueError) as error:
-        # expat passes on the errors of the builder's handlers, which name the place already
+        # errors of the builder's handlers pass through expat; they name file and line already
         if str(error).startswith(f"{path}, line "):
             raise
         reason = str(error)
@@ -78,7 +81,7 @@ def read_xml(path: Path, namespace: str, most: int) -> Element:
 
 
 class Builder:
-    """Makes elements of what expat reports, within the bounds."""
+    """Makes elements from what expat reports, and refuses a file that exceeds the bounds."""
 
     def __init__(self, path: Path, namespace: str, most: int) -> None:
         self.roots: list[Element] = []
@@ -87,13 +90,13 @@ class Builder:
         self._count = 0
         self._in_text = False
         self.parser = expat.ParserCreate(namespace_separator=" ")
-        # without a buffer expat hands over the text of an element line by line
+        # without a buffer, expat hands over the text of an element line by line
         self.parser.buffer_text = True
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._add_text
-        # entities that are made of entities grow without bound, and external ones would open other
-        # files
+        # an entity that is made of other entities can grow without bound, and an external entity
+        # would open another file
         self.parser.StartDoctypeDeclHandler = self._refuse
         self.parser.EntityDeclHandler = self._refuse
         self.parser.ExternalEntityRefHandler = self._refuse
@@ -107,7 +110,7 @@ class Builder:
                 f"{self._path}, line {line}: got more than {self._most} elements, at most "
                 f"{self._most} and {MOST_DEPTH} within each other are allowed"
             )
-        # a file has many elements of few names, which are kept once
+        # a file has many elements but few tags: each tag is kept in memory once
         name = sys.intern(tag.removeprefix(self._namespace))
         element = Element(name, attributes or NOTHING, self._path, line)
         siblings = self.roots
