@@ -173,9 +173,9 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
 
     If several registers share a word, the names of its fields get the register's name in front; so
     does the name of a field that crosses words, if another field of its block has the same name.
-    Pieces of a split field keep their name. Raises ValueError for a field that crosses its
-    register, for a malformed offset, size, count or stride, and for the place of a block without
-    registers.
+    The name of a split field gets the number of the copy in an array, and nothing else. Raises
+    ValueError for a field that crosses its register, for a malformed offset, size, count or stride,
+    and for the place of a block without registers.
     """
     rows = [*rows]
     if not shaped(rows):

@@ -19,10 +19,10 @@ WORD_BITS = 32
 WORD_BYTES = 4
 AS_STORED = Meaning()
 
-Row = Mapping[str, Any]  # a row of a table by column
+Row = Mapping[str, Any]  # a row of a table: its cells by column
 Cells = dict[str, Any]  # a row that is being made
 Codes = Mapping[int, str]  # the names of an enum by raw number
-Enums = Mapping[str, Codes]  # by the name of the enum
+Enums = Mapping[str, Codes]  # enums by name
 NewCodes = dict[int, str]  # an enum that is being made
 NewEnums = dict[str, NewCodes]
 

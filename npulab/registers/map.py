@@ -221,8 +221,8 @@ class RegisterMap:
     def _of(
         self, rows: Iterable[Row], features: Iterable[str], numbers: Mapping[str, int]
     ) -> RegisterMap:
-        """Return a map of rows that are a part of this map's table; ``by_address`` stays, because
-        a part of the table cannot decide it."""
+        """Return a map of some or all rows of this map's table; ``by_address`` stays, because a
+        part of the table cannot decide it."""
         return RegisterMap(
             rows,
             features=features,
@@ -569,8 +569,8 @@ class RegisterMap:
                     run = np.right_shift(run, lsb, room)
                 if lsb + width < WORD_BITS:
                     run = np.bitwise_and(run, 2**width - 1, room)
-                # a piece that ends above bit 32 of its value would lose bits if it were shifted as
-                # uint32
+                # a piece with bits above bit 31 of the field's value would lose them if it were
+                # shifted as uint32
                 if at and at + width <= WORD_BITS:
                     run = np.left_shift(run, at, room)
                 elif at:

@@ -157,7 +157,9 @@ class Meaning:
         if not self.kind and not self.steps:
             return raw
         out: Any = np.asarray(raw).astype(np.int64)
-        if self.kind == "signed":  # numpy's 1 << 64 is 0 in 64 bits, as it must be
+        # of a field of 64 bits, nothing is subtracted: its bits are an int64 already, and numpy's
+        # 1 << 64 is 0
+        if self.kind == "signed":
             out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
         for operation, number in self.steps:
             if operation == "*":

@@ -767,7 +767,7 @@ def bits(more: str, name: str = "F") -> str:
         ),
         (
             device(bits('<bitRange>[3:0]</bitRange><enumeratedValues derivedFrom="E"/>')),
-            "got derivedFrom 'E', allowed is the name of others",
+            "got derivedFrom 'E', allowed is the name of other enumeratedValues",
         ),
         (
             device(

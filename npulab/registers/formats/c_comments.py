@@ -50,8 +50,8 @@ def annotation(said: Mapping[str, Any]) -> str:
 
 
 def said_in(text: str) -> dict[str, Any] | None:
-    """Return the words of an annotation, None for any other comment; raises ValueError for a
-    broken annotation."""
+    """Return the words of an annotation, which are values by name; None for any other comment.
+    Raises ValueError for a broken annotation."""
     if not text.strip().startswith(MARK):
         return None
     try:

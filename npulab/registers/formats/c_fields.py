@@ -37,7 +37,7 @@ class Bits:
     """A field as its macros describe it; a number that no macro states is -1.
 
     ``mask``, ``low`` (the lowest bit), ``width`` and ``high`` (the highest bit) are as the macros
-    state them. ``strict`` is True for envytools' spelling, in which each mask and each value has
+    state them. ``strict`` is True for envytools' spelling, in which a named value has
     its bits where they are in the register. ``guess`` is True if the width is a guess. ``values``
     has the named values.
     """

@@ -59,9 +59,9 @@ def paired_fields(facts: Facts) -> Pairs:
                 roles[kinds["width"]] = "attribute"
             continue
         if is_offset and low in facts.hexadecimal and not every.inside(base):
-            del kinds["low"]  # it is a register's offset; the mask is of the register's bits
+            del kinds["low"]  # the macro is the offset of the register that has the mask
         elif low.endswith("START") and "high" not in kinds:
-            del kinds["low"]  # it is a value of the field with this mask
+            del kinds["low"]  # the macro is a value of the field with this mask
         if not kinds:
             continue
         bits = _pair(facts, base, kinds)

@@ -594,8 +594,9 @@ class RowWriter:
         """Return the named values of a field by raw number.
 
         The numbers have their bits where they are in the register (and are shifted down) if each of
-        them is inside the field's mask, and this is certain: a number is written as bits, or is too
-        large to be counted from the field's lowest bit. Otherwise they are raw numbers already.
+        them is inside the field's mask, and this is certain: the field is strict, a number is
+        written as bits, or a number is too large to be counted from the field's lowest bit.
+        Otherwise they are raw numbers already.
         """
         low = bits.lowest
         most = 2 ** (bits.bits.bit_length() - low)

@@ -29,8 +29,8 @@ def c_text(table: RegisterTable) -> str:
 
     If rows of a block have features, the block has a struct for each feature; ``of_chip`` makes the
     map of one chip. Pieces of a split field are members ``NAME_AT``. Bits without a row are members
-    without a name; words without a row are arrays ``reserved_...``. A block that spans 4096 words
-    or more becomes macros. Raises as ``check``.
+    without a name; words without a row are arrays ``reserved_...``. A block that spans more than
+    4096 words becomes macros. Raises as ``check``.
     """
     check(table)
     names, macros = c_names(), c_names()
@@ -42,7 +42,7 @@ def c_text(table: RegisterTable) -> str:
         if (max(offsets) - min(offsets)) // WORD_BYTES >= MOST_WORDS:
             name = c_name(block or "registers")
             lines += [
-                f"/* {name}: {MOST_WORDS} words or more from its first register to its last */",
+                f"/* {name}: more than {MOST_WORDS} words from its first register to its last */",
                 *_macros(block, rows, macros, table),
                 "",
             ]

@@ -74,7 +74,7 @@ def read_map(
             "header, and include alone for rnndb XML"
         )
     reader, collects = _function(FORMATS[known].read), gc.isenabled()
-    gc.disable()  # the garbage collector would pass again and again over rows that stay
+    gc.disable()  # the garbage collector would look again and again at rows that are all needed
     try:
         table: RegisterTable = reader(path, **given)
     finally:
@@ -116,7 +116,7 @@ def write_map(
 ) -> list[Path]:
     """Write a register map into new files, and return the files; if one cannot be written, none is.
 
-    ``to`` is the format, a key of FORMATS; by default, the path's suffix decides. With
+    ``to`` is a key of FORMATS or a suffix; by default, the path's suffix decides. With
     ``features``, the files hold the map of a chip that has these features, as ``of_chip`` makes it.
     If the file of enums beside a table exists with the same text, it stays and is not returned.
     Raises ValueError for a format or a map that cannot be written, FileExistsError if any other
@@ -175,8 +175,8 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
     npulab's table, its enums in ``enums.csv`` beside it, or in ``NAME.enums.csv`` if ``enums.csv``
     exists and has other enums.
 
-    ``to`` is the format, a key of FORMATS, or a suffix with or without its dot; by default, the
-    path's suffix decides. Raises ValueError for an unknown format, and for a map that cannot be
+    ``to`` is a key of FORMATS, or a suffix with or without its dot; by default, the path's suffix
+    decides. Raises ValueError for an unknown format, and for a map that cannot be
     written.
     """
     known = _written_format(path, to)

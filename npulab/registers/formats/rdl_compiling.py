@@ -97,7 +97,8 @@ def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
     except TooMuch as error:
         return {"error": str(error), "allowed": error.allowed or f"are {most} registers and fields"}
     except (RecursionError, MemoryError):
-        return {"error": "what the compiler has no room for", "allowed": "is less"}
+        got = "a description that is too large, or nested too deep, for the compiler"
+        return {"error": got, "allowed": "is a smaller one"}
 
 
 def _bound_macros() -> None:

@@ -325,7 +325,8 @@ def _bitfields(
     """Yield the fields of a register, bitfield or bitset, and of the bitset that is its type. A
     register without fields is yielded as one field without a name."""
     low, prefix, depth = within or Within()
-    refuse_if(depth > MOST_DEPTH, around.where, "bitsets within each other", f"are {MOST_DEPTH}")
+    got = f"more than {MOST_DEPTH} bitsets within each other"
+    refuse_if(depth > MOST_DEPTH, around.where, got, f"are {MOST_DEPTH}")
     bitset = None
     if around.tag != "bitset":
         bitset = names.bitsets.get(around.get("type"))
@@ -368,7 +369,7 @@ def _value(element: Element, width: int, name: str, block: str, names: Names) ->
     kind, shift = element.get("type"), number(element, "shr", 0)
     kind = names.types.get(kind, kind)
     said = element.get(f"{NPULAB} value")
-    # a name of an enum or bitset comes before that of a domain
+    # if a type is the name of an enum or bitset and of a domain, the domain does not count
     is_block = kind in names.domains and kind not in (*names.enums.by_name, *names.bitsets)
     pointer = kind in POINTERS or is_block or element.get(f"{NPULAB} address") == "yes"
     if said:

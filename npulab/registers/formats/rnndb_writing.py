@@ -272,7 +272,7 @@ def _copyright(text: str) -> list[str]:
     if year:
         rest, out = lines[1:], [f"<copyright year={quoteattr(year[1])}>"]
     after = [*dropwhile(AUTHOR.fullmatch, rest)]
-    # a text that would be read differently goes into the licence whole
+    # if a reader would make another text from these elements, the whole text becomes the licence
     if after and (after[0] or len(after) == len(lines)):
         rest, out = ["", *lines], ["<copyright>"]
     while rest and (match := AUTHOR.fullmatch(rest[0])):

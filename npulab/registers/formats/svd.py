@@ -237,7 +237,7 @@ def _inside(
         depth > MOST_DERIVED,
         f"{element.where}: {element.tag} {place.prefix}",
         f"more than {MOST_DERIVED} clusters within each other",
-        "are as many",
+        f"are {MOST_DERIVED}",
     )
     for inner in element:
         if inner.tag not in HOLDERS:

@@ -62,7 +62,7 @@ class Counting:
             dim = dim_of(view)
         except TooMuch:
             raise
-        except ValueError:  # the reader reports it as lost
+        except ValueError:  # the reader reports the element as lost
             return NOTHING
         elements = 1
         registers = int(element.tag == "register")

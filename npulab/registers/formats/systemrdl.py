@@ -45,12 +45,12 @@ MOST_BYTES = 2**23  # most bytes of a file and its includes together
 FILES = 64  # most files, each include counted
 # Most brackets inside each other. The compiler takes seconds for 1000; maps of real chips have 10.
 MOST_DEEP = 100
-SECONDS, ROOM = 60, 2**31  # of CPU time, and bytes of memory, that the compiler may use
+SECONDS, ROOM = 60, 2**31  # the seconds of CPU time and bytes of memory that the compiler may use
 INCLUDED = "`include"
 INCLUDE = re.compile(r'`include\s+(?:"([^\r\n]+)"|<([^\r\n]+)>)')
 QUIET = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:[^"\\]|\\.)*"', re.DOTALL)
 BRACKET = re.compile(r"[][(){}]")
-STEPS = {"[": 1, "(": 1, "{": 1, "]": -1, ")": -1, "}": -1}  # of the depth, by bracket
+STEPS = {"[": 1, "(": 1, "{": 1, "]": -1, ")": -1, "}": -1}  # how a bracket changes the depth
 SYSTEMRDL = re.compile(
     rb"<%|(?<!struct )(?<!union )(?<!enum )\b(addrmap|regfile|reg|field)( \w+)? ?"
     rb"(# ?\([^)]*\) ?)?[{]|\b(addrmap|regfile) \w+ ?#|\bproperty \w+ ?[{]"
@@ -82,7 +82,7 @@ def read_rdl(path: Path) -> RegisterTable:
             raise ValueError(
                 f"{path}: got a file that takes the compiler of SystemRDL more than "
                 f"{SECONDS} seconds or {ROOM // 2**20} MiB, or that ends it ({end}), allowed "
-                "is less"
+                "is a file that needs less"
             )
         records = json.loads(result.read_text(encoding="utf-8"))
     return table_of(path, records)

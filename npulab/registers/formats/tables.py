@@ -69,7 +69,7 @@ class RegisterTable:
     its file. ``by_address`` are the blocks whose registers have addresses (``registers.names``).
 
     Rows are sorted by block, in the order in which the blocks first appear, then by offset, feature
-    and lowest bit. So two tables with the same rows, in any order within a block, are equal.
+    and lowest bit, so that the order within a block does not matter if two tables are compared.
 
     >>> RegisterTable.of([{"register": "CFG", "field": "stride", "lsb": "4", "width": "3"}]).rows
     ({'offset': 0, 'register': 'CFG', 'field': 'stride', 'lsb': 4, 'width': 3},)

@@ -107,8 +107,8 @@ class Builder:
         self._in_text = False
         if self._count > self._most or len(self._above) >= MOST_DEPTH:
             raise ValueError(
-                f"{self._path}, line {line}: got more than {self._most} elements, at most "
-                f"{self._most} and {MOST_DEPTH} within each other are allowed"
+                f"{self._path}, line {line}: got more than {self._most} elements, or more than "
+                f"{MOST_DEPTH} within each other, allowed are fewer"
             )
         # a file has many elements but few tags: each tag is kept in memory once
         name = sys.intern(tag.removeprefix(self._namespace))
