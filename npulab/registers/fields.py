@@ -180,7 +180,7 @@ class Field:
         if self.gaps and np.any(bits.astype(np.uint64) & np.uint64(self.gaps)):
             raise ValueError(
                 f"{self.where}: got a value with bits set that no piece holds (pieces {self.bits})"
-                f", allowed is a value whose bits {self.gaps:#x} are 0"
+                ", allowed is a value whose set bits are all in a piece"
             )
         return bits
 

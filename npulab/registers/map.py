@@ -42,7 +42,7 @@ from npulab.registers.table import (
 from npulab.registers.units import units_of
 from npulab.support.files import read_table
 from npulab.support.late import pd
-from npulab.support.refuse import need, need_all, need_path, need_whole
+from npulab.support.refuse import need, need_all, need_path, need_whole, refuse_if
 from npulab.support.text import plural
 
 # Words (N, W) of many captures are transposed in batches of rows, and each batch in tiles, so that
@@ -54,7 +54,6 @@ BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2**14, 2**20, 2**14
 # allocations of 32 MiB and more, and many small ones, to the system; fetching their pages again
 # takes longer than decoding.
 SHARED_BYTES = 31 * 2**20
-WORD_MAX = 2**WORD_BITS - 1
 MOST_NEAR = 5  # most similar names in the error text for an unknown name
 MOST_NAMED = 12  # most fields in the error text for a name that several fields have
 MOST_PLACES = 2**20  # most words in all copies of all blocks of a map
@@ -626,11 +625,9 @@ class RegisterMap:
         another number of words."""
         words = np.asarray(words)
         if words.dtype != np.uint32:
-            if words.dtype.kind not in "iu":
-                raise ValueError(f"words: got {words.dtype}, allowed is uint32")
-            wrong = words[(words < 0) | (words > WORD_MAX)]
-            if wrong.size:
-                raise ValueError(f"words: got {wrong[0]}, allowed is uint32, 0 to {WORD_MAX}")
+            refuse_if(words.dtype.kind not in "iu", "words", words.dtype, "is uint32")
+            wrong = words[(words < 0) | (words > 0xFFFFFFFF)].tolist()
+            refuse_if(wrong, "words", max(wrong, default=0), "is uint32, 0 to 0xffffffff")
             words = words.astype(np.uint32)
         got = "a single number"
         if words.ndim:
