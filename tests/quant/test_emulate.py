@@ -20,7 +20,6 @@ from npulab.quant.emulate.engines import clamps_alike
 from npulab.quant.layers import Add, FullyConnected, Network, Pool2D
 from npulab.quant.rules import RULES, DoubleRounding, QuantParams
 
-
 network = cache(mobilenet)
 
 
