@@ -14,10 +14,24 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
 Mutator = Callable[[Random, bytes], bytes]
+PIECES = Path(__file__).with_name("fuzz_pieces.json")
+
+
+def pieces(name: str) -> list[str]:
+    """The texts of a list of fuzz_pieces.json; (text, count) there is the text so many times."""
+    found = []
+    for piece in json.loads(PIECES.read_text(encoding="utf-8"))[name]:
+        if isinstance(piece, list):
+            text, count = piece
+            piece = text * count
+        found.append(piece)
+    return found
+
 
 SMALL = [
     0,
@@ -46,78 +60,7 @@ SMALL = [
 WORDS = [*SMALL, 65536, 2**20, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**32 - 4, 2**32 - 64]
 LONG = [*SMALL, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64 - 64]
 SIZES = {"<H": (2, SMALL), "<I": (4, WORDS), "<Q": (8, LONG)}
-TOKENS = [
-    "0",
-    "-1",
-    "1",
-    "-0",
-    "0x",
-    "0xffffffff",
-    "0x100000000",
-    "9" * 20,
-    "-" + "9" * 20,
-    "1e400",
-    "1e9",
-    "NaN",
-    "-Infinity",
-    "nan",
-    "1.5",
-    "",
-    "\u0663",
-    "\u00b2",
-    "\u00bd",
-    "\ufeff",
-    "\0",
-    "\x85",
-    "\u2028",
-    "\u202e",
-    "\x1b[2J",
-    "\u00e9" * 40,
-    "A" * 5000,
-    "%s%n",
-    "../../x",
-    "{}",
-    "[]",
-    "null",
-    "true",
-    '"',
-    "'",
-    "<",
-    "&lt;",
-    "&#0;",
-    "(",
-    ")",
-    "#",
-    "//",
-    "/*",
-    "*/",
-    "\\",
-    "1_000",
-    "+1",
-    "0b1",
-    "0o7",
-    "1" * 4400,
-    "[" * 6,
-    "{" * 6,
-    "(" * 300,
-    "name",
-    "raw",
-    "signed",
-    "enum:x",
-    "f16",
-    ";",
-    ",",
-    ":",
-    "..",
-    "=",
-    "==",
-    "\t",
-    "\r",
-    "2147483648",
-    "4294967295",
-    "18446744073709551615",
-    "-2147483649",
-]
+TOKENS = pieces("TOKENS")
 VALUES: list[Any] = [
     None,
     True,
@@ -443,53 +386,8 @@ def change_table(r: Random, data: bytes) -> bytes:
     return encoded(out.getvalue())
 
 
-DTYPES = [
-    "'<u4'",
-    "'>u4'",
-    "'<u8'",
-    "'<i4'",
-    "'<f8'",
-    "'|O'",
-    "'<U16'",
-    "'<U0'",
-    "'|S8'",
-    "'|V8'",
-    "'|b1'",
-    "'<c16'",
-    "'<M8[s]'",
-    "[('a','<u4')]",
-    "'<f2'",
-    "'<U4000000'",
-    "'<U1000000000'",
-    "'object'",
-    "''",
-    "None",
-    "[('a','|O')]",
-    "'<u4,<u4'",
-]
-SHAPES = [
-    "()",
-    "(0,)",
-    "(3,)",
-    "(3, 4)",
-    "(0, 4)",
-    "(3, 0)",
-    "(2, 2, 2)",
-    "(-1, 4)",
-    "(3, -4)",
-    "(4294967296, 1)",
-    "(1000000, 1000000)",
-    "(2**40,)",
-    "(9223372036854775807,)",
-    "(3.0, 4)",
-    "[3, 4]",
-    "(True, 4)",
-    '"3"',
-    "(3, 4",
-    "(1,)*40",
-    "(50000000,)",
-    "9" * 5000,
-]
+DTYPES = pieces("DTYPES")
+SHAPES = pieces("SHAPES")
 # a pickle that would make a file: arrays of objects are never read
 PICKLE = b"cos\nsystem\n(S'touch npulab-was-here'\ntR."
 
@@ -543,12 +441,12 @@ def change_npz(r: Random, data: bytes) -> bytes:
     return change_bytes(r, out.getvalue()) if r.random() < 0.1 else out.getvalue()
 
 
-def words_of(*pieces: str, most: int = 10) -> Mutator:
-    """Texts put together of pieces; the seed is not looked at."""
+def words_of(*words: str, most: int = 10) -> Mutator:
+    """Texts put together of words; the seed is not looked at."""
 
     def make(r: Random, _: bytes) -> bytes:
         return encoded(
-            r.choice(["", " "]).join(r.choice(pieces) for _ in range(r.randrange(1, most)))
+            r.choice(["", " "]).join(r.choice(words) for _ in range(r.randrange(1, most)))
         )
 
     return make
