@@ -194,7 +194,7 @@ def test_a_table_of_sums_is_not_carried_into_another_format(tmp_path: Path) -> N
     path.write_text("block,offset,register,field,lsb,width\nA,0,R,f,0,4\nA,0,R,g,4,log\n")
     registers = RegisterMap.read(path, numbers={"log": 3})
     assert places(registers) == {"f": "0[3:0]", "g": "0[6:4]"}
-    words = r"line 3: field 'g': got width 'log', allowed is a whole number; a table in which places follow"
+    words = r"line 3: field 'g': got width 'log', allowed is a whole number, because a sum needs numbers of a chip"
     with pytest.raises(ValueError, match=words):
         npulab.read_map(path)
     assert not any(map(is_sum, ("", " ", "8", "0x1f", 8, None, "-1")))
