@@ -26,10 +26,11 @@ TABLE_MODE = 2
 
 
 def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
-    """Return the files by name of the network in a folder, and the parameters of its layer; nothing
-    without a network.
+    """Return the files by name of the network in a folder, and the parameters of its layer.
 
-    Raises ValueError naming the file and key for a network that is broken.
+    Both are empty if the folder has no ``net.plist``. If the file has several networks, there are
+    neither weight files nor parameters. Raises ValueError naming the file and key for a network
+    that is broken.
     """
     file = folder / NETWORK
     if not file.is_file():
@@ -47,8 +48,10 @@ def claims(capture: Capture) -> list[Claim]:
     """Return the claims of the network next to a capture: on its registers and tensors, and on its
     coefficients by the network's weights.
 
-    If a register or tensor differs, nothing is claimed of coefficients, because they belong to
-    another layer. Raises ValueError naming the key for a network that is broken.
+    There are no claims if the capture has no network, or if only its tensors can be compared. If a
+    register or tensor differs, nothing is claimed of coefficients, because they belong to another
+    layer. Raises ValueError naming the key for a network that is broken, and ``Unsupported`` for
+    weights that cannot be decoded.
     """
     if NETWORK not in capture.buffers:
         return []

@@ -39,8 +39,12 @@ class TensorPlace(NamedTuple):
 
 @dataclass
 class Wiring:
-    """The layers found so far, in the order of tasks; a node is a layer's number or, below 0, an
-    input of the network.
+    """The layers found so far, and where their results lie.
+
+    A node is a value: number n from 0 on is the result of ``layers[n]``, -1 - n is that of
+    ``inputs[n]``. ``inputs`` are the base addresses of the network's inputs. ``sources`` has the
+    nodes that each layer reads. ``memory`` has the (place, node) of each result by base address,
+    ``shapes`` the sizes of nodes.
     """
 
     inputs: tuple[int, ...]
@@ -58,7 +62,11 @@ class Wiring:
 def resolve(
     wired: Wiring, place: TensorPlace | None, in_l2: int | None, task: int, surface: Surface
 ) -> int:
-    """Return the node whose value a task reads from memory (``place``) or L2."""
+    """Return the node that a task reads: from memory, or from L2 if ``place`` is None.
+
+    ``in_l2`` is the node that the task before left in L2, ``surface`` the sizes that the task
+    expects. Raises ``Unsupported`` if no node, or one of other sizes, is there.
+    """
     if place is None:
         if in_l2 is None or wired.shapes.get(in_l2, surface) != surface:
             raise Unsupported(
@@ -78,7 +86,9 @@ def resolve(
 
 
 def write(wired: Wiring, place: TensorPlace, node: int, task: int) -> None:
-    """Note where a task puts a result; Unsupported if another result or an input lies there."""
+    """Note that a task writes a node to a place; raise ``Unsupported`` if another result lies there
+    or the base address is that of an input.
+    """
     parts = wired.memory.setdefault(place.bar, [])
     for earlier, _ in parts:
         if place.offset < earlier.end and earlier.offset < place.end:
@@ -122,7 +132,9 @@ def whole(wired: Wiring, bar: int, last: int | None, wanted: TensorPlace) -> tup
 
 
 def network(wired: Wiring, node: int) -> Layer | Network:
-    """Return the layer, or the network, whose result a node is."""
+    """Return the layer, or the network, whose result is ``node``; raise ``Unsupported`` if that is
+    not the last layer.
+    """
     if node != len(wired.layers) - 1:
         raise Unsupported(
             f"tasks: got a result that is not that of the last of {len(wired.layers)} layers"
@@ -153,9 +165,10 @@ KINDS = {0: "add", 1: "multiply", 2: "maximum", 3: "minimum"}
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a task: its layer, None for a copy, and the activation after it, if it runs one.
+    """The work of a task: ``layer`` (None for a copy) and the activation ``after`` it (None if
+    there is none).
 
-    ``sources`` and ``result`` are the places of tensors, None in L2.
+    ``sources`` and ``result`` are the places of tensors in memory; a tensor in L2 has None.
     """
 
     layer: Layer | None

@@ -98,7 +98,8 @@ def unpack(data: bytes, surface: Surface, what: str = "tensor") -> Array:
     """Return the tensor ``(H, W, C) float16`` of bytes; bytes between rows are left alone.
 
     Bytes after the last element may be missing, and bytes after the last plane are left alone.
-    Raises ValueError naming ``what`` if there are fewer.
+    Raises ValueError naming ``what`` if the last element is missing, and for a tensor of more than
+    2**26 bytes.
     """
     if len(data) < surface.span or surface.bytes > MOST_BYTES:
         raise ValueError(

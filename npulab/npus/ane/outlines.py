@@ -1,5 +1,7 @@
-"""Coefficients of a capture encoded again and explained bit by bit, and its layer's outline from
-words alone."""
+"""Coefficients of a capture encoded again and explained bit by bit, and the outline of its layer.
+
+An outline is a few numbers of a layer by name, such as its output channels and its kernel.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ KERNEL = ("Kh", "Kw", "Sy", "Sx")  # fields of ConvCfg
 
 def recode(capture: Capture) -> bytes:
     """Return the coefficient buffer with every kernel and activation table decoded and encoded
-    again, zeros elsewhere.
+    again; all other bytes are 0.
 
-    Raises ``Unsupported`` and ValueError as ``lift`` does, for a capture without coefficients too.
+    Raises ``Unsupported`` and ValueError as ``lift`` does, and for a capture without coefficients.
     """
     out = bytearray(len(buffer_of(capture, "coefficients")))
     for task in _users(capture):
@@ -68,11 +70,13 @@ def explain(capture: Capture) -> list[Item]:
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
-    """Return by name the number of outputs, output and input channels and, for a convolution,
-    kernel and stride.
+    """Return the outline of a capture or layer: ``outputs`` (elements of the output) and
+    ``channels`` (of the output); for a convolution also the names in ``CONVOLUTION``.
 
-    For a capture they come from the words of its last task: outputs of that task alone, and no
-    kernel if an activation table follows. For a layer that is not float16 nothing is returned.
+    The outline of a capture comes from the words of its last task alone. It has no numbers of a
+    convolution if that task also applies an activation table. The outline is empty for a layer that
+    is not float16, and for a capture whose last task is not one of H13. The outline of a network is
+    that of its last layer.
     """
     if isinstance(subject, Capture):
         return _of_words(subject)
@@ -109,7 +113,10 @@ def _of_words(capture: Capture) -> dict[str, Any]:
 
 
 def _users(capture: Capture) -> Iterator[TaskValues]:
-    """Yield the tasks that read coefficients."""
+    """Yield the tasks of the neural engine that read coefficients.
+
+    Raises ``Unsupported`` for such a task with neither a convolution nor an activation table.
+    """
     for number in range(len(capture.jobs)):
         task = TaskValues.of(capture, number)
         if task.v["Common.Cfg.TaskType"] != NEURAL or not task.v["Header.Header[9].KBE0"]:
@@ -132,7 +139,9 @@ def _slots(data: bytes, begin: int) -> Iterator[Item]:
 
 
 def _filled(items: list[Item], end: int) -> Iterator[Item]:
-    """Yield the items, and an item of kind fill for the bits between two of them."""
+    """Yield the items in order, without repetitions, and items of kind fill for the bits up to
+    ``end`` that no item has.
+    """
     place = 0
     for item in [*items, Item(end, 0, "fill")]:
         if item.bit > place:

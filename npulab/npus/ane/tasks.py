@@ -37,7 +37,7 @@ Writes = tuple[tuple[int, int], ...]
 
 
 def cut(word: Any, bits: Bits) -> Any:
-    """Return the bits (lsb, width) of a word, or of each of an array of words.
+    """Return the value of the bits (lsb, width) of a word, or of each word in an array.
 
     >>> cut(0x2280_8542, COUNT), hex(4 * cut(0x2280_8542, PLACE))
     (1, '0x1508')
@@ -63,9 +63,9 @@ class Record(NamedTuple):
     """Register writes of one record: the byte address of the first register and the values in
     order.
 
-    ``mask`` is None for a dense record; otherwise bit i says that the register ``1 + i`` words
-    after the first register is written too. ``selector`` are the upper bits of a dense record of
-    H14 and later.
+    ``mask`` is None for a dense record. In a sparse record, bit i (bit 0 is the lowest) is 1 if the
+    register ``1 + i`` words after the first register is written too. ``selector`` is the value of
+    bits 30:21 in the first word of a dense record of H14 and later.
 
     >>> Record(0x504, (1, 2), mask=0b100).writes
     ((1284, 1), (1296, 2))
@@ -115,10 +115,11 @@ def bytes_of(words: Sequence[int]) -> bytes:
 def split(
     words: Sequence[int], start: int, compact: bool, what: str, offset: int = 0
 ) -> Iterator[Record]:
-    """Yield the records in words, beginning at word ``start``.
+    """Yield the records in the words of a task, from word ``start`` on.
 
-    ``what`` and the byte ``offset`` of the words are for errors. Raises ValueError for a record
-    that runs past the words or registers.
+    ``compact`` is True for records of H14 and later. Errors name ``what``, and the byte of a
+    record if the words begin at byte ``offset``. Raises ValueError for a record that runs past the
+    words or past the last register, and up to H13 for an address that is not a multiple of 4.
     """
     last = 2 ** (PLACE[1] if compact else OLD_PLACE[1] - 2)  # words of the address space
     at = start
@@ -153,10 +154,10 @@ def split(
 
 
 def first_broken(words: Array, starts: Array, ends: Array) -> int | None:
-    """Return the number of the first run of compact records that ``split`` would refuse, or None.
+    """Return the number of the first task whose compact records ``split`` would refuse, or None.
 
-    All runs advance by a record at a time. ``words`` is the whole section ``(n,) uint32``; a
-    run goes from word ``starts[i]`` to ``ends[i]``, excluded.
+    ``words`` is the whole section ``(n,) uint32``. The records of task i go from word ``starts[i]``
+    to word ``ends[i]``, excluded. Each step of the loop reads one record of every task.
     """
     run, at = np.flatnonzero(starts < ends), starts[starts < ends].astype(np.int64)
     broken = len(starts)
@@ -203,7 +204,9 @@ class Form(NamedTuple):
     known: frozenset[int] = frozenset()
 
     def held(self, words: Sequence[int]) -> int:
-        """Return the number of words that the header at the beginning of a task has."""
+        """Return the number of header words of the task that begins with ``words``: one more than
+        usual if the TDE bit is set.
+        """
         return self.words + (len(words) > self.flags and cut(words[self.flags], TDE))
 
 
@@ -215,10 +218,12 @@ MOST_WORDS = 2 * len(TABLES["H13"]) + H13.words  # most words of a task whose si
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its byte offset in the section and its words, little-endian, the header's first.
+    """A task: ``offset`` is its byte in the section, ``raw`` its words, little-endian, from the
+    header on.
 
-    ``header_words`` counts the DTID word if there is one; ``compact`` are the records of H14 and
-    later. Tasks that were read have been checked; ``make`` checks a task that is made by hand.
+    ``header_words`` is the number of words in the header, with the DTID word if there is one.
+    ``compact`` is True if the records have the form of H14 and later. Functions that read tasks
+    check them; ``make`` checks a task that is made by hand.
     """
 
     offset: int
@@ -304,9 +309,10 @@ def read_list(
 
 
 def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task:
-    """Return the task at a byte.
+    """Return the task at byte ``at``; ``size`` is its number of words, None if it is not known.
 
-    A task of unknown size ends before the first word that cannot begin a record of its own.
+    A task of unknown size ends before the first word that cannot begin a record of it: because the
+    record would run past the section, name an unknown register, or write a register again.
     """
     left = max(len(text) - at, 0) // WORD_BYTES
     words = np.frombuffer(text, "<u4", min(left, size or MOST_WORDS), at if left else 0).tolist()
@@ -363,7 +369,8 @@ def _refuse_disorder(text: bytes, task: Task, pointer: int, what: str) -> None:
 def make(header: Sequence[int], records: Sequence[Record], form: Form = H13) -> Task:
     """Return a task of a list, at offset 0; ``header`` has its DTID if it has TDE.
 
-    Raises ValueError for a header that is not whole and for a record that has no words.
+    Raises ValueError for a header of a wrong length, and for a record that chips up to H13 do not
+    have (``Record.words``).
     """
     held = form.held(header)
     if len(header) != held:
@@ -478,8 +485,9 @@ def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
 
 
 def whole(tasks: Sequence[Task], words: Array, header_words: int) -> list[Task]:
-    """Return the tasks of a section's words with their DTID words counted, as ``checked`` does for
-    one task."""
+    """Return the tasks of a section with DTID words counted in ``header_words``; raise ValueError
+    for the first task that is not whole, as ``checked`` does for one task.
+    """
     starts = np.array([task.offset for task in tasks], np.int64) // WORD_BYTES
     ends = np.array([task.end for task in tasks], np.int64) // WORD_BYTES
     control = words[np.minimum(starts + header_words, ends) - 1]

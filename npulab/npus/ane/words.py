@@ -36,12 +36,14 @@ NO_KERNEL = Kernel(1, 1)
 
 @dataclass(frozen=True)
 class TaskStep:
-    """The work of one task: ``engine`` computes ``result`` from one or two ``sources``.
+    """The work of one task: it computes ``result`` from one or two ``sources``.
 
-    ``bars`` are the base addresses of the sources, ``target`` that of the result, which begins
-    ``offset`` bytes after it and is a part of ``whole``. ``kernel`` is that of a convolution,
-    ``pads`` the padding above and to the left. ``engines`` are (offset, bytes) of each coefficient
-    buffer. ``fields`` are raw values of fields that the arithmetic sets.
+    ``engine`` is ``convolution``, ``bypass`` (the neural engine without a convolution) or
+    ``planar`` (elementwise). ``bars`` are the base addresses of the sources, ``target`` that of the
+    result. The result begins ``offset`` bytes after ``target``, and may be a part of the tensor
+    ``whole``. ``kernel`` is that of a convolution, ``pads`` the padding above and to the left.
+    ``engines`` has (offset, bytes) of each coefficient buffer. ``fields`` has raw values of the
+    fields that depend on the arithmetic.
     """
 
     engine: str
@@ -121,9 +123,10 @@ SMALL = len(SHAPES) - 1
 
 
 def l2(step: TaskStep, habits: Habits) -> Any:
-    """Return the places of sources and result of a task in L2, and their strides, in 16 bytes.
+    """Return the places of the second source and the result of a task in L2, and the strides of all
+    tensors, in cells of 16 bytes; the first source lies at cell 0.
 
-    Raises ValueError if they take more than L2 has.
+    Raises ValueError if the tensors need more than the 2 MiB of L2.
     """
     channel, row, depth = l2_strides(step, step.sources[0], habits)
     result_channel, result_row, result_depth = result_strides(step)
@@ -156,10 +159,11 @@ def l2(step: TaskStep, habits: Habits) -> Any:
 
 
 def work_unit(step: TaskStep, habits: Habits) -> tuple[int, int, int]:
-    """Return the codes of the preferred, least and most shape of a work unit.
+    """Return the codes of the preferred, least and most shape of a work unit, as in ``SHAPES``.
 
-    A convolution has the shape that takes fewest units; of several such shapes the narrowest that
-    holds a row. The order of the codes, and wider rows than 64, are a guess.
+    A convolution of one group has the shape of ``fewest_units`` three times, or, if its kernel is
+    ``small``, the shape of small-source mode. The order of the codes, and the shapes for rows wider
+    than 64 pixels, are a guess.
     """
     if step.kernel.small:
         return SMALL, SMALL, SMALL
@@ -172,7 +176,9 @@ def work_unit(step: TaskStep, habits: Habits) -> tuple[int, int, int]:
 
 
 def fewest_units(result: Surface) -> int:
-    """Return the code of the shape that takes fewest units of a tensor.
+    """Return the code of the shape that covers a tensor with the fewest units.
+
+    Of several such shapes it is the narrowest that holds a whole row, or else the narrowest.
 
     >>> [fewest_units(Surface(size, size, 1)) for size in (1, 16, 17, 32, 64)]
     [3, 3, 2, 2, 1]
@@ -188,11 +194,12 @@ def fewest_units(result: Surface) -> int:
 
 
 def l2_strides(step: TaskStep, source: Surface, habits: Habits) -> tuple[int, int, int]:
-    """Return the strides of channels, rows and depth of a source.
+    """Return the strides of channels, rows and depth of a source in L2, in cells of 16 bytes.
 
-    Rows of more channels than engines are set apart by 2 cells or a channel's stride, in a neural
-    task of stride 1 by one cell more: a guess from strides of 1, 2 and 4. One group lies in L2 at a
-    time.
+    If the source has more channels than engines, or the kernel has groups, a gap follows each row:
+    2 cells or the stride of a channel, whichever is larger. A task that is not planar, with stride
+    1 and one group, has one more cell. This is a guess from strides of 1, 2 and 4. L2 holds one
+    group at a time.
     """
     if step.planar:
         wide = 2**step.patch_width
@@ -205,12 +212,12 @@ def l2_strides(step: TaskStep, source: Surface, habits: Habits) -> tuple[int, in
     depth = source.channels // step.kernel.parts * channel
     if source.channels <= ENGINES and step.kernel.parts == 1:
         return channel, depth, depth
-    more = not step.planar and step.kernel.stride == (1, 1) and step.kernel.parts == 1
-    return channel, depth + max(2, channel) + more, depth
+    one_more = not step.planar and step.kernel.stride == (1, 1) and step.kernel.parts == 1
+    return channel, depth + max(2, channel) + one_more, depth
 
 
 def result_strides(step: TaskStep) -> tuple[int, int, int]:
-    """Return the strides of channels, rows and depth of a result in L2."""
+    """Return the strides of channels, rows and depth of a result in L2, in cells of 16 bytes."""
     channel = ceil_div(HALF * step.result.width, CELL)
     depth = row = step.result.channels * channel
     if step.result.channels > ENGINES:
@@ -295,7 +302,7 @@ def slots_of(steps: tuple[TaskStep, ...], habits: Habits) -> tuple[int, ...]:
 
 
 def words_in(step: TaskStep, habits: Habits) -> int:
-    """Return the words of the task in its section."""
+    """Return the number of words of a task: header, and each record with its first word."""
     return H13.words + sum(1 + many for _, many in records_of(step, habits))
 
 

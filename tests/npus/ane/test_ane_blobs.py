@@ -182,7 +182,10 @@ def test_what_follows_is_told() -> None:
     [
         (b"", "header at byte 0: got 0 bytes, allowed is 64 or more"),
         (header(version=1), "header at byte 4, version: got 1, allowed is 2"),
-        (header() + bytes(64), "record at byte 64, sentinel: got 00000000, allowed is 0xdeadbeef"),
+        (
+            header() + bytes(64),
+            "record at byte 64, sentinel: got bytes 00000000, allowed is 0xdeadbeef",
+        ),
         (
             header() + record(1, 0, 128)[:40],
             "record at byte 64: got 40 bytes, allowed is 64 or more",

@@ -789,7 +789,7 @@ def test_taps_that_are_none() -> None:
     with pytest.raises(
         ValueError,
         match=f"engine 3, byte {item.bit // 8 - start} of its buffer: got 0x0007, "
-        "allowed is 0x0000: no tap of the kernel",
+        "allowed is 0x0000: the halfword of an absent tap is 0",
     ):
         coefficients.decode(k, bytes(data))
 
@@ -806,7 +806,7 @@ def test_copies_that_differ() -> None:
         wrong[item.bit // 8] ^= 1
         for read in (coefficients.decode, coefficients.explain):
             with pytest.raises(
-                ValueError, match=r"engine 3, byte .* one that lies there more than once"
+                ValueError, match=r"engine 3, byte .* copies of a weight or bias are equal"
             ):
                 read(k, bytes(wrong))
     assert items[1].bit // 8 - start == 2
@@ -842,8 +842,8 @@ def test_masks_that_are_wrong() -> None:
     for wrong, said in (
         (plane(1, 0), "bit 0: got a weight of 0x0000"),
         (plane(1, 0x8000), "bit 0: got a weight of 0x8000"),
-        (plane(4, 5), "bit 2: got a bit for a tap or lane that is none"),
-        (plane(3, 7, 5), "bit 1: got a bit for a tap or lane that is none"),
+        (plane(4, 5), "bit 2: got a bit for an absent tap or lane"),
+        (plane(3, 7, 5), "bit 1: got a bit for an absent tap or lane"),
     ):
         with pytest.raises(ValueError, match=f"engine 1, byte 3 of its buffer, {said}"):
             coefficients.decode(k, plane(1, 5) + wrong)
@@ -855,8 +855,8 @@ def test_masks_without_weights() -> None:
     data = bytearray(coefficients.encode(k, content(k, 5, 1.0)[0]))
     assert data[:64] == bytes([24, *63 * [0]])
     for byte, said in (
-        (3 + 2, "byte 5 of its buffer: got a mask of taps that are none"),
-        (3 + 23, "byte 26 of its buffer: got a mask of taps that are none"),
+        (3 + 2, "byte 5 of its buffer: got a mask without taps"),
+        (3 + 23, "byte 26 of its buffer: got a mask without taps"),
     ):
         wrong = data.copy()
         wrong[64 + byte] = 16

@@ -72,7 +72,9 @@ def _bias_halves(kernel: Kernel, bias: Any) -> Array | None:
 
 
 def _stored(kernel: Kernel, rows: Array) -> Array:
-    """Return (outputs, depth, taps) in the order of the buffer, with zeros for absent taps."""
+    """Return weights (outputs, depth, taps) in the order of the slots: (outputs, depth, slots), 0
+    for an absent tap.
+    """
     if kernel.stride == (1, 1):
         return rows
     # an absent tap has the number -1 and so takes the zero that is appended
@@ -84,8 +86,8 @@ def _stored(kernel: Kernel, rows: Array) -> Array:
 def tensors_of(kernel: Kernel, halves: Array, bias: Array | None) -> Tensors:
     """Return weights and bias; the inverse of ``halves_of``.
 
-    Raises ValueError for a halfword that is set where the kernel has no tap, and for copies of a
-    weight that differ.
+    Raises ValueError if the halfword of an absent tap is not 0, and if copies of a weight or bias
+    differ.
     """
     rows = halves
     if kernel.stride != (1, 1):
@@ -103,7 +105,10 @@ def tensors_of(kernel: Kernel, halves: Array, bias: Array | None) -> Tensors:
 
 
 def _present_taps(kernel: Kernel, halves: Array) -> Array:
-    """Return (outputs, depth, taps) in the order of the tensor; the inverse of ``_stored``."""
+    """Return weights (outputs, depth, taps) in the order of the tensor; the inverse of ``_stored``.
+
+    Raises ValueError if an absent tap is not 0, or if copies of a weight differ.
+    """
     taps = kernel.taps()
     present = taps >= 0
     count = kernel.kernel_h * kernel.kernel_w
@@ -114,9 +119,10 @@ def _present_taps(kernel: Kernel, halves: Array) -> Array:
 
 
 def _refuse_others(kernel: Kernel, got: Array, allowed: Array, first: int) -> None:
-    """Raise ValueError for the first halfword that differs from the halfword that was expected.
+    """Raise ValueError for the first halfword in ``got`` that differs from ``allowed``.
 
-    Each row of halfwords begins with step ``first``.
+    Both have a row for each channel; the first halfword of a row has the step ``first``, as
+    ``place_of`` counts steps.
     """
     got = got.reshape(kernel.outputs, -1)
     allowed = allowed.reshape(kernel.outputs, -1)
@@ -131,7 +137,7 @@ def _refuse_others(kernel: Kernel, got: Array, allowed: Array, first: int) -> No
     place = at_byte(engine, byte)
     raise ValueError(
         f"{place}: got 0x{value:04x}, allowed is 0x{wanted:04x}: "
-        "no tap of the kernel, or one that lies there more than once"
+        "the halfword of an absent tap is 0, and copies of a weight or bias are equal"
     )
 
 
@@ -147,7 +153,7 @@ def place_of(kernel: Kernel, channel: int, step: int) -> tuple[int, int]:
 
 
 def at_byte(engine: int, byte: int) -> str:
-    """Return the place in the buffers with which an error begins."""
+    """Return the words for a byte of an engine's buffer with which an error begins."""
     return f"coefficients: engine {engine}, byte {byte} of its buffer"
 
 
@@ -155,9 +161,11 @@ def at_byte(engine: int, byte: int) -> str:
 
 
 def gathered(data: bytes, at: Array | None) -> bytes:
-    """Return the engines' buffers one after another, out of a section and their (offset, size).
+    """Return the engines' buffers one after another, cut out of a section.
 
-    Raises ValueError for places outside of the section, and for more bytes than it has.
+    ``at`` has the (offset, size) of each buffer; without it ``data`` are the buffers themselves.
+    Raises ValueError for a buffer outside of the section, and if the buffers together are larger than the
+    section.
     """
     if at is None:
         return data
@@ -184,7 +192,9 @@ def spans_of(at: Array) -> Array:
 
 
 def refuse_places(at: Array | None, engines: Array) -> None:
-    """Raise ValueError if registers give other engines or sizes than the kernel asks for."""
+    """Raise ValueError if the number or the sizes of the buffers in ``at`` are not those of
+    ``engines``, which the kernel asks for.
+    """
     if at is None:
         return
     given = spans_of(at)[:, 1].tolist()
@@ -200,7 +210,11 @@ def refuse_places(at: Array | None, engines: Array) -> None:
 
 
 class Alike(NamedTuple):
-    """The planes that have ``lanes`` lanes: their numbers (P,), and channels (P, lanes)."""
+    """All planes with one number of lanes.
+
+    ``lanes`` is that number. ``planes`` (P,) are the numbers of these planes in ``Planes``.
+    ``channels`` (P, lanes) is the output channel of each lane.
+    """
 
     lanes: int
     planes: Array
@@ -257,10 +271,10 @@ def _refuse_size(data: bytes, size: int) -> None:
 def _windows(
     kernel: Kernel, table: Planes, where: Places, halves: Array
 ) -> Iterator[tuple[Alike, Array, Array]]:
-    """Yield (planes of equally many lanes, windows, numbers).
+    """Yield, for each number of lanes, the planes with it, windows, and the windows of the planes.
 
-    Window i is a view of the halfwords from i on, as many as such a plane has; ``numbers`` are the
-    windows at which the planes begin.
+    Window i is a view of the halfwords from i on; its length is that of such a plane. The third
+    value has for each of these planes the number of the window that is the plane.
     """
     starts = where.start // HALF
     # one statement copies all planes of a size: a loop over short planes takes much longer
@@ -330,11 +344,11 @@ def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
 
 
 class Masks(NamedTuple):
-    """The mask bytes of a plane: some have bits for weights, the bytes between them never have.
+    """The mask bytes of a plane. M of them have bits for weights; all bits of the others are 0.
 
-    ``numbers`` (M,) are the mask bytes that have bits for weights, ``gaps`` (M,) counts the mask
-    bytes without such bits after each of them, ``used`` (M, 8) says which of their bits are for
-    weights.
+    ``numbers`` (M,) are the numbers of the bytes that have bits for weights. ``gaps`` (M,) is the
+    number of bytes without such bits that follow each of these. ``used`` (M, 8) is True for a bit,
+    lowest first, that stands for a weight.
     """
 
     numbers: Array
@@ -411,15 +425,15 @@ def _heads(table: Planes, where: Places) -> Iterator[tuple[int, slice]]:
 
 
 def _room(bits: Array, masks: Masks) -> Array:
-    """Return zeros (P, M, bytes): room for each mask with all of its weights and the mask bytes
-    without bits for weights after it.
+    """Return zeros (P, M, bytes): for each plane and mask, room for the mask, for 8 weights and for
+    the mask bytes without bits for weights that follow.
     """
     size = BYTES + int(masks.gaps.max())
     return np.zeros((*bits.shape[:2], size), np.uint8)
 
 
 def _kept(bits: Array, masks: Masks) -> Array:
-    """Return for each byte of ``_room`` if a buffer stores it when these mask bits are set."""
+    """Return True for each byte of ``_room`` that a buffer with these mask bits stores."""
     kept = _room(bits, masks) == 0
     weight_bytes = np.repeat(bits, HALF, -1)
     kept[..., 1:BYTES] = weight_bytes
@@ -484,9 +498,10 @@ def _head(kernel: Kernel, lanes: int) -> int:
 
 
 def _refuse_stored(engine: int, at: int, room: Array, masks: Masks) -> None:
-    """Raise ValueError for the first bit of a plane that is not for a weight other than 0.
+    """Raise ValueError for the first mask bit of a plane that is set without a weight, or whose
+    weight is 0.
 
-    ``at`` is the byte at which the plane's masks begin.
+    ``at`` is the byte of the engine's buffer at which the plane's masks begin.
     """
     rows = zip(room.tolist(), masks.gaps.tolist(), masks.used.tolist(), strict=True)
     for row, gap, used in rows:
@@ -494,12 +509,14 @@ def _refuse_stored(engine: int, at: int, room: Array, masks: Masks) -> None:
         mask = row[0]
         at += 1 + HALF * mask.bit_count()
         for byte, without in enumerate(row[BYTES:], at):
-            refuse_if(without, at_byte(engine, byte), "a mask of taps that are none", "is 0")
+            refuse_if(without, at_byte(engine, byte), "a mask without taps", "is 0")
         at += gap
 
 
 def _refuse_bits(place: str, row: list[int], used: list[bool]) -> None:
-    """Raise ValueError for the first bit of a mask that is not for a weight other than 0."""
+    """Raise ValueError for the first bit of a mask that is set without a weight, or whose weight is
+    0.
+    """
     mask = row[0]
     for bit in range(MASK_BITS):
         if not mask >> bit & 1:
@@ -508,15 +525,18 @@ def _refuse_bits(place: str, row: list[int], used: list[bool]) -> None:
         value = row[at] + 2**8 * row[at + 1]
         got = ""
         if not used[bit]:
-            got = "a bit for a tap or lane that is none"
+            got = "a bit for an absent tap or lane"
         elif not value & MAGNITUDE:
             got = f"a weight of 0x{value:04x}"
         refuse_if(got, f"{place}, bit {bit}", got, "are bits for weights that are not 0")
 
 
 class Walked(NamedTuple):
-    """A sparse buffer taken apart: its planes, their places, and for each plane its body (masks and
-    weights) and the masks in it that have bits for weights."""
+    """A sparse buffer taken apart.
+
+    ``table`` are its planes, ``where`` their places. For each plane, ``bodies`` has the bytes of
+    masks and weights, and ``masks`` those mask bytes that have bits for weights.
+    """
 
     table: Planes
     where: Places
@@ -527,8 +547,8 @@ class Walked(NamedTuple):
 def walk(kernel: Kernel, data: bytes) -> Walked:
     """Find the planes of a sparse buffer, whose sizes depend on their masks.
 
-    Raises ValueError with engine and byte for counts, masks and fill that do not go with the kernel
-    or the buffer.
+    Raises ValueError for a number of bytes that the kernel cannot have; and, with engine and byte,
+    for counts, masks and fill that contradict the kernel or the buffer.
     """
     # a huge kernel must be refused before anything of its size is made
     least_bytes = kernel.least_bytes
@@ -573,9 +593,11 @@ def walk(kernel: Kernel, data: bytes) -> Walked:
 
 
 def _masks_in(body: bytes, gaps: list[int], place: str) -> Array:
-    """Return the masks of a body that have bits for weights; ``place`` says where its count lies.
+    """Return the masks of a body that have bits for weights; raise ValueError if the body's size is
+    not that of its masks and weights.
 
-    The place of a mask follows from the mask before it, so many masks cannot be read at a time.
+    ``place`` says in an error where the body's count lies. The place of a mask depends on the
+    mask before it, so masks are read one by one.
     """
     seen = bytearray()
     at, end, steps = 0, len(body), MASK_STEPS  # local: this loop takes most of the time

@@ -45,11 +45,12 @@ ITEMS = np.dtype([(name, np.int64) for name in Item._fields])
 def explain(kernel: Kernel, data: bytes, at: Array | None = None) -> list[Item]:
     """Return every bit of the engines' buffers as items in the order of the section.
 
-    Kinds: ``bias``, ``weight`` and ``table`` (value: the 16 bits), ``fill``; of sparse kernels also
-    ``count`` (bytes of masks and weights that follow) and ``mask`` (8 bits). Item: ``core`` is the
-    engine, ``plane`` the input channel of the group; ``weights`` is 1 for a weight (0 for its
-    copies) and for a mask the number of weights which it says are 0, so that they sum up to the
-    weights of the kernel. ``at`` and the errors are those of ``decode``.
+    Kinds are ``bias``, ``weight`` and ``table`` (value: the 16 bits) and ``fill``; sparse kernels
+    also have ``count`` (bytes of masks and weights that follow) and ``mask`` (8 bits). In an item,
+    ``core`` is the engine and ``plane`` the input channel of the group. ``weights`` is 1 for a
+    weight and 0 for its further copies; for a mask it is the number of weights that the mask marks
+    as 0. The sum of ``weights`` is therefore the number of weights of the kernel. ``at`` and the
+    errors are those of ``decode``.
     """
     joined = gathered(data, at)
     table = planes(kernel)

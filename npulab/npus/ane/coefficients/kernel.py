@@ -1,8 +1,9 @@
 """Kernel buffers of H13: their sizes, and which channels lie in which engine, plane and lane.
 
-Sixteen engines read a buffer each. A buffer is a row of planes. A plane holds some output
-channels, its lanes, interleaved halfword by halfword: a row of biases, then a row for each step of
-the reduction.
+Each of at most sixteen engines reads a buffer. A buffer is a row of planes. A plane holds the
+biases and weights of several output channels; each of these channels is a lane. The lanes are
+interleaved halfword by halfword: first the biases, one of each lane, then for each step of the
+reduction one weight of each lane.
 
 Sources: five files of compiler 4.2.1 (tinygrad), and the constant sections whose SHA-256
 joshuaswarren/mil-hwx-compiler records under research/oracles/h13
@@ -168,8 +169,8 @@ class Kernel:
 
     @property
     def parts(self) -> int:
-        """The number of groups whose channels are stored apart from each other; 1 for depthwise
-        kernels.
+        """The number of groups that are stored apart from each other; 1 for depthwise kernels,
+        whose groups share planes.
         """
         if self.depthwise:
             return 1
@@ -177,25 +178,25 @@ class Kernel:
 
     @property
     def usual_lanes(self) -> int:
-        """The most channels of a plane that the compiler takes."""
+        """The most channels that the compiler puts into a plane of this kernel."""
         if self.depthwise:
             return 1
         return min(MOST_LANES[self.small], _lanes_for(self.outputs // self.parts))
 
     @property
     def most_lanes(self) -> int:
-        """The most channels of a plane in this kernel."""
+        """The most channels in a plane of this kernel: ``lanes``, or the compiler's choice."""
         return self.lanes or self.usual_lanes
 
     @cached_property
     def slots(self) -> int:
-        """Taps of a 2-D kernel as stored: as many in each phase of the stride, so that some may be
-        absent."""
+        """The stored halfwords of a channel for each input channel; each phase of the stride has
+        the same number of slots, so the taps of some slots are absent."""
         return len(self.taps())
 
     @property
     def steps(self) -> int:
-        """Halfwords of each lane: biases, then weights."""
+        """The number of halfwords of each lane in a dense kernel: biases, then weights."""
         return self.bias_rows + self.depth * self.slots
 
     @property
@@ -214,8 +215,8 @@ class Kernel:
 
     @property
     def least_bytes(self) -> int:
-        """The fewest bytes that the buffer can have: all of a dense buffer, or a sparse buffer
-        whose weights are all 0.
+        """A lower bound of the bytes of all engines' buffers: without fill and, in a sparse kernel,
+        without counts and weights.
         """
         total = 0
         for chunk in _chunks(self):
@@ -226,20 +227,21 @@ class Kernel:
         return self.parts * total + self.table_bytes * min(ENGINES, self.outputs // self.parts)
 
     def mask_width(self, lanes: int) -> int:
-        """The number of mask bits for each weight of a channel: one for each lane, and some for no
-        lane.
+        """The number of mask bits for each slot of a plane with this number of lanes: one for each
+        lane, but at least 2, or 4 if the kernel is ``small``.
         """
         return max(lanes, MASK_LANES[self.small])
 
     def mask_bytes(self, lanes: int) -> int:
-        """Bytes of the masks of a plane."""
+        """Bytes of the masks of a plane with this number of lanes."""
         return ceil_div(self.depth * self.slots * self.mask_width(lanes), MASK_BITS)
 
     def taps(self) -> Array:
         """(slots,) int64: the tap ``row * kernel_w + column`` in each slot, -1 if it is absent.
 
-        Slots go phase by phase of the stride, rows of phases first; within a phase row by row; then
-        by the columns of the output.
+        A phase is the taps whose row and column have the same remainders modulo the stride. Slots
+        go phase by phase (the remainder of the row changes slowest). Within a phase they go row by
+        row and column by column. Each tap has one slot for each of the ``columns`` output columns.
 
         >>> Kernel(16, 1, 3, 3, stride=(2, 2)).taps()
         array([ 0,  2,  6,  8,  1, -1,  7, -1,  3,  5, -1, -1,  4, -1, -1, -1])
@@ -256,11 +258,12 @@ class Kernel:
 
 
 class Planes(NamedTuple):
-    """Planes in the order of the buffers: (P,) int64 each.
+    """The planes of a kernel in the order of the buffers; every field is (P,) int64.
 
-    ``first`` is the channel of lane 0, the next lanes hold the channels after it. ``run`` is the
-    number of the run that a plane belongs to: the planes of an engine's buffer, in a grouped kernel
-    of one group in it, which are filled up to 64 bytes.
+    ``engine`` is the engine that reads the plane. ``first`` is the channel of lane 0; the next
+    lanes hold the channels after it. ``lanes`` is the number of lanes. ``run`` is the number of the
+    run that the plane belongs to. A run is all planes of one group in one engine's buffer, and is
+    filled up to 64 bytes.
     """
 
     engine: Array
@@ -270,8 +273,10 @@ class Planes(NamedTuple):
 
 
 def planes(kernel: Kernel) -> Planes:
-    """Return the planes of a kernel: 16 planes at a time, one in each engine, take channels;
-    towards the end they have fewer lanes.
+    """Return the planes of a kernel, engine by engine.
+
+    Channels are dealt out in rounds of at most 16 planes, one plane to each engine. The last planes
+    may have fewer lanes.
 
     >>> planes(Kernel(768, 64, small=True)).lanes[:4]
     array([32, 16, 32, 16])
@@ -292,8 +297,10 @@ def planes(kernel: Kernel) -> Planes:
 
 
 class Chunk(NamedTuple):
-    """Channels that 1 to 16 engines hold, one plane in each engine; ``times`` such chunks follow
-    each other.
+    """A run of output channels of a group, spread over engines in planes of one size.
+
+    ``lanes`` is the number of channels in each plane. ``planes`` is the number of engines (1 to
+    16) that hold one plane each. ``times`` is the number of such rounds over the engines.
     """
 
     lanes: int
@@ -302,7 +309,7 @@ class Chunk(NamedTuple):
 
 
 def _chunks(kernel: Kernel) -> list[Chunk]:
-    """Return the chunks of a group's channels, until the channels are used up."""
+    """Return chunks that together hold all output channels of one group, in order."""
     out = []
     channels, most = kernel.outputs // kernel.parts, kernel.most_lanes
     while channels:
@@ -322,8 +329,10 @@ def _lanes_for(channels: int) -> int:
 
 
 class Places(NamedTuple):
-    """``start`` and ``size`` of each plane (P,), and (offset, length) of each engine's buffer (E,
-    2), all in bytes.
+    """Where planes and buffers lie, in bytes from the beginning of the first buffer.
+
+    ``start`` and ``size`` (P,) are those of each plane; ``engines`` (E, 2) has offset and length of
+    each engine's buffer.
     """
 
     start: Array
@@ -340,14 +349,17 @@ class Places(NamedTuple):
         return np.searchsorted(self.engines[:, 0], byte, "right") - 1
 
     def of_byte(self, byte: int) -> Pair:
-        """Return the engine of a byte, and the byte of its buffer."""
+        """Return the engine in whose buffer a byte lies, and its offset in that buffer."""
         engine = int(self.engine_of(np.array(byte)))
         return engine, byte - int(self.engines[engine, 0])
 
 
 def places(kernel: Kernel, table: Planes, nonzero: Array | int = 0) -> Places:
-    """Return where planes and engines lie; ``nonzero`` is the number of weights that each plane of
-    a sparse kernel stores."""
+    """Return where planes and buffers lie; ``table`` are the planes of the kernel.
+
+    ``nonzero`` is the number of weights that each plane of a sparse kernel stores; it has no effect
+    in a dense kernel.
+    """
     size = HALF * kernel.steps * table.lanes
     if kernel.sparse:
         width = np.maximum(table.lanes, MASK_LANES[kernel.small])
@@ -398,11 +410,12 @@ def kernel_of(layer: Conv2D) -> Kernel:
 def from_registers(values: Values) -> Kernel:
     """Return the kernel of a convolution task from its raw fields by name (``Common.ConvCfg.Kw``).
 
-    ``NumGroups`` counts groups; ``Cin`` and ``Cout`` are then the channels of one group
-    (k1_c64_n256_g4). ``UnicastEn`` with as many inputs as outputs is depthwise; ``Ox`` counts
-    output columns at a time (k1x9 of 1024 channels has 2, with ``Sx`` 2 and half as many columns in
-    ``OutDim.Wout``). Raises ValueError naming field and value if no layout is known for it, and for
-    a field that is missing.
+    ``NumGroups`` counts groups; ``Cin`` and ``Cout`` are the channels of one group
+    (k1_c64_n256_g4). ``UnicastEn`` 1 means a depthwise kernel: ``Cin`` must equal ``Cout``, and
+    ``NumGroups`` must be 1. ``Ox`` is the number of output columns that are computed at a time
+    (k1x9 of 1024 channels has 2, with ``Sx`` 2 and half as many columns in ``OutDim.Wout``). Raises
+    ValueError with field and value for a value whose layout is not known, for fields that
+    contradict each other, and for a required field that is missing.
     """
     expect(
         {**ONLY, **values},

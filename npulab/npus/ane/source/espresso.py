@@ -41,8 +41,8 @@ class SourceWeights(NamedTuple):
 def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[Entry, ...]:
     """Return the payloads of a ``model.espresso.weights``, in the order of the file.
 
-    Raises ValueError (file, byte offset, field, got, allowed) for a count or sizes past the end, a
-    repeated number, and bytes after the last payload.
+    Raises ValueError (file, byte offset, field, got, allowed) for a file without a count, a count
+    above 65536, a count or sizes past the end, a repeated number, and bytes after the last payload.
 
     >>> read_espresso(np.array([1, 3, 2], U64).tobytes() + b"ab")
     (Entry(id=3, data=b'ab'),)
@@ -88,8 +88,8 @@ def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, So
     ``files`` are the bytes of the network's weights by name without path, as
     ``plist.weights_files`` gives them. The bias is that of the unit after the convolution, if no
     other unit reads its output. Weights lie in the file as [output, input, row, column]. Raises
-    ValueError (unit, key, got, allowed) for a file that is missing, and for an offset or a size
-    past its end.
+    ValueError (unit, key, got, allowed) for a kernel that is not ``Dense`` or has a depth, an
+    unknown type, an index or file that is missing, and for weights past the end of their file.
     """
     found = shapes(network)
     out = {}

@@ -126,8 +126,10 @@ def _names(bottom: Any) -> tuple[str, ...]:
 
 
 def _check_links(network: Network) -> None:
-    """Raise ValueError for names and indices that no part of the network has, and for units that
-    wait for one another.
+    """Raise ValueError if the parts of a network do not go together.
+
+    That is: a repeated name, a missing ``Type`` or ``Bottom``, a ``Bottom`` that names no input or
+    unit, an output with several, an index outside of ``Weights``, units that wait for one another.
     """
     name = network.name
     parts = [*network.inputs, *network.units, *network.outputs]

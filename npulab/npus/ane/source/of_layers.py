@@ -37,10 +37,10 @@ def source_of(layer: Layer, names: Sequence[str] = (), name: str = "net") -> tup
     """Return the network of one layer, and its weight files by name: fp16, weights as [output,
     input, row, column].
 
-    ``names`` are those of the inputs and the output, as ``lower`` takes them: ``input``,
-    ``input1``, ``output``. Raises ``Unsupported`` for layers that no public network has: groups,
-    dilation, depthwise, subtraction, constants, broadcasting, activations that the compiler has no
-    name for; ValueError for another number of names.
+    ``names`` are those of the inputs and the output, as ``lower`` takes them; by default they are
+    ``input``, ``input1`` and ``output``. Raises ``Unsupported`` for layers that no public network
+    has, such as groups, dilation, depthwise, subtraction, constants, broadcasting, and activations
+    without a name of the compiler; raises ValueError for a wrong number of names.
 
     >>> network, files = source_of(Concat([(1, 1, 16), (1, 1, 8)]))
     >>> [unit.type for unit in network.units], files
@@ -117,6 +117,12 @@ def _is_plain(layer: Elementwise) -> bool:
 
 
 def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], Files]:
+    """Return the units of a convolution, each of which reads the unit before it, and the files.
+
+    The units are a ``Conv``, a ``GOC`` if a bias is not 0, and a ``Neuron`` for relu. The first
+    reads ``bottom``; the final one has the name ``last``. Raises ``Unsupported`` for depthwise,
+    groups, dilation and activations other than relu.
+    """
     depthwise = layer.depthwise and layer.input_shape[2] > 1
     if depthwise or layer.groups > 1 or layer.dilation != (1, 1):
         raise Unsupported(
@@ -129,11 +135,12 @@ def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], Fil
         )
     weights = layer.weights
     if layer.depthwise:
-        weights = weights.transpose(3, 1, 2, 0)
-    by_input = weights.transpose(0, 3, 1, 2)
-    files = {WEIGHTS: _halves_of(by_input)}
+        weights = weights.transpose(3, 1, 2, 0)  # 1HWC to OHWI
+    oihw = weights.transpose(0, 3, 1, 2)
+    files = {WEIGHTS: _halves_of(oihw)}
     kernel_keys = _kernel_keys(layer)
-    made: list[tuple[str, str, Keys]] = [("Conv", "conv", kernel_keys)]
+    # (type of the unit, end of its name, its keys)
+    chain: list[tuple[str, str, Keys]] = [("Conv", "conv", kernel_keys)]
     if np.any(layer.bias):
         files[BIASES] = _halves_of(layer.bias)
         place = {
@@ -143,13 +150,13 @@ def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], Fil
             "BiasType": TYPE,
         }
         bias_keys = {"BiasScaleGroupData": place}
-        made.append(("GOC", "bias", bias_keys))
+        chain.append(("GOC", "bias", bias_keys))
     if layer.activation:
-        made.append(("Neuron", "relu", {"Type": "ReLU"}))
+        chain.append(("Neuron", "relu", {"Type": "ReLU"}))
     units: list[Unit] = []
-    for kind, step, keys in made:
-        name = f"{last}_{step}"
-        if len(units) + 1 == len(made):
+    for kind, ending, keys in chain:
+        name = f"{last}_{ending}"
+        if len(units) + 1 == len(chain):
             name = last  # the last unit has the name of the output tensor
         channels = None
         if kind == "Conv":

@@ -58,7 +58,7 @@ class Shape:
 
 
 class Strides(NamedTuple):
-    """Bytes between the rows, planes, depths and batches of a tensor; None if nothing says them."""
+    """Bytes between rows, planes, depths and batches of a tensor; None if no key states them."""
 
     row: Any
     plane: Any
@@ -207,8 +207,10 @@ def _axis(unit: Unit, name: Any) -> str:
 
 
 def chain_of(network: Network) -> Chain:
-    """Return the main unit (the first convolution, else the first that computes) with the biases
-    and activations after it.
+    """Return the main unit with the biases and activations that follow it in a single line.
+
+    The main unit is the first convolution. Without one it is the first unit of the type that stands
+    earliest in ``MAIN``.
 
     Raises ValueError for a network without units.
     """
@@ -242,10 +244,10 @@ def tasks_of(network: Network) -> int:
 
 
 def engines_of(network: Network) -> int | None:
-    """Return the number of engines with coefficients: that of output channels, at most 16, or one
-    for a table; None if nobody knows.
+    """Return the number of engines with coefficients; None if it is not known.
 
-    Of more than 16 output channels only multiples of 16 are known, which take all engines.
+    A convolution takes one engine for each output channel, at most 16; if there are more than 16
+    channels, only multiples of 16 are known. A table without a convolution takes one engine.
     """
     chain = chain_of(network)
     if chain.main.type == "Conv":
@@ -262,11 +264,11 @@ def nonlinear_mode(chain: Chain) -> int:
 
 
 def engine_bytes(network: Network) -> int | None:
-    """Return the bytes of each engine's coefficients, a multiple of 64; 0 without any, None if
-    nobody knows.
+    """Return the bytes of each engine's coefficients, a multiple of 64; 0 if there are none, None
+    if the size is not known.
 
-    Known are dense kernels of up to 16 output channels, or of 16 times a power of two up to 16, and
-    tables, which take 128 bytes.
+    Known are tables without a convolution (128 bytes), and dense kernels of stride 1 without a
+    table, with at most 16 output channels, or 16 times a power of two up to 16.
     """
     chain = chain_of(network)
     table = nonlinear_mode(chain) == 2
@@ -295,8 +297,8 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
     inputs; the numbers are those of one task: what it reads, and as ``OutputChannels`` what it adds
     to the output. ``Unit`` and ``Neuron`` are the compiler's numbers, -1 for names without one
     here. ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16) are given if the file says
-    them, ``UsedEngines`` and ``EngineBytes`` if they follow. Raises ValueError for shapes that do
-    not go together and a type without a code.
+    them, ``UsedEngines`` and ``EngineBytes`` if they are known. Raises ValueError for shapes that
+    do not go together, a type without a code, and a ``task`` that the network does not have.
     """
     last = tasks_of(network) - 1
     refuse_if(not 0 <= task <= last, "task", task, f"is 0 to {last}")
@@ -424,7 +426,9 @@ def _add_constants(of: Any) -> None:
 
 
 def _scalar(chain: Chain, key: str) -> int | None:
-    """Return the number that the last unit with this key has; None if no unit has the key."""
+    """Return the value of a key in ``Params``, from the last unit of the chain that has the key;
+    None if no unit has it.
+    """
     number = None
     for unit in (chain.main, *chain.fused):
         number = unit.params.get(key, number)

@@ -32,8 +32,8 @@ HEADER, RECORD = STRUCTURES["weights header"], STRUCTURES["weights record"]
 
 
 class Stored(NamedTuple):
-    """The form of a type's elements in a file: bits of each, the numpy type of the arrays (the bits
-    of bf16 and of the fp8 types), and the code of the type."""
+    """How a file stores a type: ``bits`` of an element, the ``numpy`` type of arrays (of bf16 and
+    fp8: an unsigned integer that holds the bits), and the ``code`` of the type in a record."""
 
     bits: int
     numpy: str
@@ -55,9 +55,10 @@ USUAL = {"float16": "fp16", "float32": "fp32"}  # the names of numpy's types, if
 class Record:
     """A record of a weight file and its data.
 
-    ``offset`` is the offset of a BLOBFILE, ``data_offset`` the place of the data, ``size`` its
-    bytes, ``padding_bits`` the unused bits of the last byte, ``name`` the name that the reader
-    gives it.
+    ``offset`` is the byte of the record, as a BLOBFILE states it; ``data_offset`` is the byte of
+    its data. ``size`` is the number of data bytes, ``padding_bits`` the number of unused bits in
+    the last byte. The file has no names: ``name`` is what the caller of ``read`` gives, or
+    the offset. ``raw`` are the data bytes.
     """
 
     name: str
@@ -73,11 +74,11 @@ class Record:
         return (8 * self.size - self.padding_bits) // STORED[self.dtype].bits
 
     def values(self, shape: Sequence[int] | None = None, dtype: str = "") -> Array:
-        """Return the elements, flat or of a ``shape``; ``dtype`` overrules the record's own.
+        """Return the elements, flat or of a ``shape``; ``dtype`` replaces the type of the record.
 
-        fp16 and fp32 come as floats, bf16 and fp8 as their bits, types below a byte as one element
-        a byte. Raises ValueError if the bytes are not that many elements, LookupError for an
-        unknown type.
+        fp16 and fp32 are returned as floats, bf16 and fp8 as their bits; a type of fewer than 8
+        bits has one element in each byte of the array. Raises ValueError if ``shape`` does not fit
+        the number of bytes, LookupError for an unknown type.
         """
         dtype = dtype or self.dtype
         kind = STORED[one_of("dtype", dtype, STORED)]
@@ -104,15 +105,18 @@ class Record:
 
 @dataclass(frozen=True)
 class WeightFile:
-    """The contents of a weight file: the count in its header, the records in order, and warnings
-    for odd fields."""
+    """The contents of a weight file: ``count`` of its header (which may be wrong), its records in
+    order, and warnings, as ``read`` lists them."""
 
     count: int
     records: tuple[Record, ...]
     warnings: tuple[str, ...] = ()
 
     def __getitem__(self, key: str | int) -> Record:
-        """Return the record of a name or at an offset; raise LookupError with the records."""
+        """Return the record of a name or at an offset.
+
+        Raises LookupError, which lists the records, if there is none.
+        """
         for record in self.records:
             if key in (record.name, record.offset):
                 return record
@@ -172,11 +176,19 @@ def write(
 def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
     """Return every record of a weight file, with ``names`` by offset (else ``0x40`` and so on).
 
-    Records follow each other: the next is at the first multiple of 64 bytes after the data, or
-    right after it. Odd files are read with warnings: a header count that is not that of the
-    records; a data offset of 0, read as the byte after the record; a size that then does not reach
-    the next record, read as the distance to it; a size that is not a whole number of elements.
-    Raises ValueError with the byte for another version, an unknown dtype, and data that overlaps,
+    The next record is at the first multiple of 64 bytes after the data of a record, or right after
+    the data. These faults are warnings:
+
+    - header: a count that is not the number of records;
+    - data offset: 0, read as the byte after the record, or not a multiple of 64;
+    - size: not a whole number of elements; or, after a data offset of 0, not the distance to the
+      next record or the end of the file, which is then read instead;
+    - padding bits: more than 7, more than the data has, or not 0 for a type of whole bytes; read as
+      0;
+    - a record that is not at a multiple of 64, and bytes other than 0 after the last record.
+
+    Raises ValueError with the byte for a file or record that is cut short, another version, a first
+    record without its sentinel, more than 2**15 records, an unknown dtype, and data that overlaps,
     lies past the end or is 4 GiB long.
     """
     data = bytes(data)
@@ -194,7 +206,7 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
         at = ALIGN
         if not _starts(data, at):
             raise ValueError(
-                f"weights: record at byte {at}, sentinel: got {data[at : at + 4].hex()}, "
+                f"weights: record at byte {at}, sentinel: got bytes {data[at : at + 4].hex()}, "
                 f"allowed is {SENTINEL:#x} in little-endian"
             )
     while at:
@@ -243,8 +255,8 @@ def file_at(files: Files, path: str) -> bytes | None:
 
 
 def packed(values: Array, dtype: str) -> bytes:
-    """Return elements as bytes of the file; types below a byte lie one after the other, the lowest
-    bits first.
+    """Return elements as bytes of the file; elements of fewer than 8 bits follow each other
+    without gaps, from the lowest bit of each byte on.
 
     >>> packed(np.array([1, 2, 3]), "uint4").hex()
     '2103'

@@ -138,9 +138,11 @@ class Operation:
         return "".join(dict.fromkeys("".join(letters)))
 
     def flops(self, step: Step) -> int:
-        """Return the floating-point operations: two for each product and sum of a contraction, one
-        for each operand of a sum or maximum, one for each result of any other kind (exp, sigmoid
-        and the reciprocal root too).
+        """Return the number of floating-point operations.
+
+        A product (``linear`` or ``matmul``) has two for each multiplication with its addition, a
+        sum or maximum one for each element of its operand, and any other kind one for each element
+        of its result (exp, sigmoid and rsqrt too).
 
         >>> KERNELS["forward_ffn"].operation("h1").flops(Step(768, 2048, 512, 12))
         1610612736
@@ -165,9 +167,10 @@ class Operation:
 class Kernel:
     """A table of operations, and the tensors that go in and come out.
 
-    ``weights`` are built into the kernel; ``taps`` are results of operations inside it that come
-    out next to the ``outputs``. ``unit`` is "NPU" or "CPU", ``times`` is how often a step runs the
-    kernel.
+    ``inputs`` and ``weights`` have the axes of tensors by name; ``weights`` are built into the
+    kernel. ``outputs`` are the names of results that the kernel returns. ``taps`` are the names of
+    intermediate results that it returns too. ``unit`` is "NPU" or "CPU". ``times`` is the number of
+    times that a training step runs the kernel.
     """
 
     name: str
@@ -181,10 +184,11 @@ class Kernel:
 
     @classmethod
     def read(cls, row: Mapping[str, str], table: str) -> Kernel:
-        """Return a kernel from its row of ``kernels.csv`` (unit NPU, times 1 and nothing else by
-        default) and its operations, a line each.
+        """Return a kernel from its row of ``kernels.csv`` and its operations, a line each.
 
-        Raises ValueError with the line for a table that is not whole.
+        Of the row only the name is required: ``unit`` is NPU and ``times`` is 1 by default, all
+        lists of tensors are empty. Raises ValueError with the line for an operation that is wrong,
+        and with the kernel for a tensor, output, unit or ``times`` that is.
         """
         name = row["name"]
         unit = row.get("unit", "NPU")
@@ -236,7 +240,9 @@ class Kernel:
 
 
 def _declared(kernel: str, text: str) -> dict[str, str]:
-    """Return the axes of tensors by name, from words ``name:axes``."""
+    """Return the axes of tensors by name, from words ``name:axes``; raise ValueError for a word of
+    another form.
+    """
     declared = {}
     for word in text.split():
         name, _, axes = word.partition(":")
@@ -249,7 +255,11 @@ def _declared(kernel: str, text: str) -> dict[str, str]:
 
 
 def _operation(words: list[str], known: Axes) -> Operation:
-    """Return the operation of a row; raise ValueError if it does not hold together."""
+    """Return the operation of a row: name, axes, kind and operands.
+
+    ``known`` are the axes of the tensors before it. Raises ValueError as ``_operand`` and
+    ``_refuse`` do, and for fewer than 4 words.
+    """
     if len(words) < 4:
         raise ValueError(f"got {len(words)} words, allowed is name, axes, operation and operands")
     operands = tuple(_operand(word, known) for word in words[3:])
@@ -283,8 +293,8 @@ def _same_elements(axes: str) -> str:
 
 
 def _refuse(operation: Operation, known: Axes) -> None:
-    """Raise ValueError for an operation of an unknown kind, with a wrong number of operands or
-    axes, or with a name that is already used.
+    """Raise ValueError for an operation of an unknown kind, with a wrong number of operands, with a
+    name that is already used, or with axes that are unknown, repeated or do not suit the kind.
     """
     if operation.kind not in OPERATIONS:
         raise ValueError(
@@ -306,7 +316,7 @@ def _refuse(operation: Operation, known: Axes) -> None:
     result = set(operation.axes)
     every = set().union(*seen)
     if operation.kind in PRODUCTS:
-        # A product sums only over axes that both operands have.
+        # A product sums over axes that both operands have, and over no other axis.
         whole = set(seen[0]) ^ set(seen[1]) <= result <= every
     elif operation.kind in REDUCTIONS:
         kept = [letter for letter in seen[0] if letter in result]

@@ -33,9 +33,9 @@ Named = Mapping[str, Any]
 def check(program: Program) -> list[str]:
     """Refuse unknown and repeated names, and types and shapes that do not go together.
 
-    Returns the operations that are not understood. Their outputs are taken as declared, and so are
-    the outputs of operations that depend on unknown sizes. Raises ValueError with the line
-    and the operation.
+    Returns the names of the operations that have no rule in ``OPERATIONS``. Their outputs are taken
+    as declared; so are the outputs of operations whose arguments have unknown sizes. Raises
+    ValueError with the line and the operation.
 
     >>> x = Type("fp16", (1, 4, 1, 32))
     >>> add = Operation("add", (("y", x),), (("x", "x"), ("y", "z")))
@@ -68,7 +68,10 @@ def _refuse_unknown_output(function: Function, known: Named, line: str = "") -> 
 
 
 def _declared(function: Function) -> Scope:
-    """Return the types of a function's inputs, by name."""
+    """Return what is known of a function's inputs by name: their types.
+
+    Raises ValueError for an input that is named twice or is neither a tensor nor a number.
+    """
     scope: Scope = {}
     for name, kind in function.inputs:
         if name in scope:
@@ -86,8 +89,11 @@ def _declared(function: Function) -> Scope:
 
 
 def judged(operation: Operation, scope: Scope) -> tuple[Call, Scope]:
-    """Return an operation with its arguments, and its outputs; raise ValueError if these are not as
-    declared."""
+    """Return an operation with its arguments, and what is known of its outputs by name.
+
+    Raises ValueError if an output has a name of ``scope``, has another type than is declared, or
+    has more than 2**26 elements; and for arguments that do not go together.
+    """
     call = resolved(operation, scope)
     declared = dict(operation.outputs)
     if len(declared) < len(operation.outputs) or any(name in scope for name in declared):
@@ -103,8 +109,10 @@ def judged(operation: Operation, scope: Scope) -> tuple[Call, Scope]:
 
 
 def _inferred(call: Call) -> Scope:
-    """Return the outputs of an operation by name; none if the operation is not understood or the
-    sizes of its arguments are not known.
+    """Return what is known of an operation's outputs by name, as its rule infers it.
+
+    Nothing is inferred if the operation has no rule in ``OPERATIONS``, or if a size of an argument
+    is not known. Raises ValueError for outputs that are declared otherwise.
     """
     rule = OPERATIONS.get(call.operation.op)
     if rule is None:
@@ -134,8 +142,8 @@ def _inferred(call: Call) -> Scope:
 
 
 def resolved(operation: Operation, scope: Scope) -> Call:
-    """Return an operation with the meaning of its arguments; attributes other than a name count as
-    arguments."""
+    """Return an operation with its arguments looked up in ``scope``; attributes count as arguments
+    too, except ``name``."""
     given: dict[str, Any] = {}
     for name, argument in operation.arguments:
         if name in given:
