@@ -1,7 +1,8 @@
-"""Laws between words: checksums of other words of the capture, and addresses that are another
-address plus a size.
+"""Laws between words: a word may be a checksum of words of its capture, or an address that is
+another address plus a size.
 
-They are sought once, for the bits that the laws over parameters leave open.
+These laws are sought once, for the bits that are still open after the search for laws over
+parameters.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from npulab.analysis.laws.solved import Place, Rival, Solved, covered, runs_of
 from npulab.analysis.laws.state import State, Watch
 from npulab.registers.fields import WORD_BITS
 
-WIDTHS = (32, 16, 8)  # of checksums, the widest first
+WIDTHS = (32, 16, 8)  # of fields that hold checksums, the widest first
 # odd numbers that make one number of the values of each capture
 FACTORS = np.random.default_rng(5).integers(2**62, size=BUDGET.lane_sample, dtype=np.uint64) * 2 + 1
 
@@ -49,11 +50,10 @@ def between(state: State, library: Library) -> State:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """A checksum of the words ``first`` to ``end`` that gives the field ``lane``, whose bits count
-    as 0 in it.
+    """A checksum of the words from ``first`` up to, without, ``end`` that gives the field ``lane``.
 
-    The field is the checksum xored with ``constant``; if the kind adds, it is ``constant`` plus
-    ``sign`` times the sum.
+    If the field lies in one of these words, its bits count as 0 there. If the kind adds, the field
+    is ``constant`` plus ``sign`` times the sum; else it is the checksum xored with ``constant``.
     """
 
     lane: Place
@@ -65,15 +65,21 @@ class _Found:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The likelier checksums first: not complemented, of other words only. A checksum within
-        the words of another one comes first, so that the other can read it; of the words of an
-        exclusive or, the last one is taken to hold it."""
+        """A key for sorting: the likeliest of several checksums of a field comes first.
+
+        A shorter checksum may lie in the words of a longer one, which can then read it.
+
+        Checksums with constant 0 come first, then checksums of words that do not hold the field,
+        then sums with the sign 1. Of two checksums the one of fewer words comes first. If each of
+        two words is the exclusive or of the other words, the word with the higher number is taken
+        as the checksum.
+        """
         has_own = self.first <= self.lane.word < self.end
         words = self.end - self.first
         return self.constant, has_own, -self.sign, words, -self.lane.word
 
     def gives(self, words: Array) -> bool:
-        """True if it gives the field on all captures, ``words (N, W) int64``."""
+        """True if the checksum equals the field on all captures, ``words (N, W) int64``."""
         values = self.lane.raw(words)
         words = words.copy()
         words[:, self.lane.word] &= ~self.lane.mask
@@ -87,7 +93,7 @@ class _Found:
 
 def checksums(state: State) -> State:
     """Explain open bits by checksums of other words."""
-    # captures whose words are all the same count once
+    # captures with equal words count once
     words = np.unique(state.captures.words, axis=0).astype(np.int64)
     open_ = state.todo @ 2 ** np.arange(WORD_BITS)
     tries = math.log2(len(KINDS) * words.shape[1] ** 3)
@@ -109,15 +115,17 @@ def checksums(state: State) -> State:
 
 
 def _which(values: Array) -> float:
-    """The bits of information in which captures have which of the values ``(N,)``."""
+    """The bits of information in ``values (N,)``: the number of values times their entropy."""
     counts = np.unique(values, return_counts=True)[1]
     return float((counts * np.log2(len(values) / counts)).sum())
 
 
 def _matching(words: Array, lanes: Sequence[Place], width: int) -> Iterator[_Found]:
-    """Yield the checksums that give lanes of one width on all captures ``words (N, W)``, at most
-    one for each lane, linear kind and sign; runs of words are compared on a sample of the captures
-    first.
+    """Yield the checksums that give a field of ``lanes`` on all captures ``words (N, W)``; all
+    these fields have the same ``width``.
+
+    At most one checksum is yielded for each field, each linear kind and each sign. A sample of the
+    captures selects the runs of words, then all captures check them.
     """
     few = BUDGET.lane_sample // width
     sample = words[np.unique(np.linspace(0, len(words) - 1, few).astype(int))]
@@ -140,16 +148,17 @@ def _matching(words: Array, lanes: Sequence[Place], width: int) -> Iterator[_Fou
 
 
 def _runs(words: Array, lane: Place, kind: Kind, sign: int, after: After) -> list[tuple[int, int]]:
-    """The runs of ``words (W, S)``, first word and end, whose checksum differs from a lane by a
-    constant.
+    """The runs of ``words (W, S)`` whose checksum differs from the field ``lane`` by a constant,
+    each as (first word, the word after the last).
 
-    The checksum of words a to b, with the words after them as 0, is the difference of ``begun[b]``
-    and ``begun[a]``, the checksums up to these words; it must be ``ended[b]``, what the lane
-    becomes after the words from b.
+    The checksum of words a to b, if all words after b are 0, is the difference of ``begun[b]`` and
+    ``begun[a]``, the checksums up to these words. It must be ``ended[b]``: the value of the field,
+    advanced over the words after b.
 
-    A cyclic code has at least one word that varies, other than its own; other checksums have two.
-    There are none if the lane differs from another word by a constant: a sum of that word and of
-    words that cancel would look like a checksum.
+    A run of a cyclic code has at least one word that varies, besides the word of the field; a run
+    of a sum or an exclusive or has two. If the field differs from another word by a constant, sums
+    and exclusive ors have no run, because a sum of that word and of words that cancel would look
+    like a checksum.
     """
     count = len(words)
     values = lane.raw(words.T)
@@ -179,15 +188,21 @@ def _runs(words: Array, lane: Place, kind: Kind, sign: int, after: After) -> lis
 
 
 def _keys(values: Array, lane: Place) -> Array:
-    """A number for each row of values, cut to the lane; equal rows have equal numbers."""
+    """A number for each row of values, cut to the width of the field; equal rows have equal
+    numbers.
+    """
     cut = values & (2**lane.width - 1)
     return np.asarray(cut.astype(np.uint64) @ FACTORS[: cut.shape[1]])
 
 
 def _accepted(state: State, founds: Sequence[_Found], tries: float) -> State:
-    """The state with the first of some checksums of one lane as the law of the lane, or of its open
-    bits as long as it cannot be computed; the others are rivals. It is the same state if a word of
-    the checksum reads the lane itself.
+    """The state in which the first checksum in ``founds`` is a law; all checksums are of one field,
+    and those after the first become rivals.
+
+    The law gives the whole field if its bits are open. It also does so if all fields that the
+    checksum reads have laws, and the laws of bits of this field can be dropped: no law reads them.
+    Else it gives only the open bits of the field. The state stays the same if the checksum reads
+    the field itself, directly or through other fields.
     """
     lane = founds[0].lane
     laws = [_law(state, found) for found in founds]
@@ -242,8 +257,8 @@ def _plus(law: Expression, other: Expression | int) -> Expression:
 
 
 def _word(state: State, number: int, without: int) -> Word:
-    """A word by its fields and its runs of bits that vary but have no law, without the bits of a
-    mask.
+    """A word as a constant and pieces: its fields with laws, and its runs of bits that vary without
+    a law. Bits of the mask ``without`` are in no piece.
     """
     free = state.captures.varies[number] & (without >> np.arange(WORD_BITS) & 1 == 0)
     places: list[Place] = []
@@ -261,7 +276,9 @@ def _word(state: State, number: int, without: int) -> Word:
 
 
 def differences(state: State, library: Library) -> State:
-    """Explain open words that are another open word plus a constant or what one law gives."""
+    """Explain open words by another open word: the difference of the two is a constant, or one law
+    over the parameters gives it.
+    """
     pairs = _pairs(state)
     if not pairs:
         return state
@@ -280,7 +297,7 @@ def differences(state: State, library: Library) -> State:
 
 
 def _pairs(state: State) -> list[tuple[int, int]]:
-    """The pairs of words with wide open runs, the word with the lower addresses first."""
+    """Pairs of words with wide open runs; the word with the lower median is the first of a pair."""
     words = state.captures.words
     wide = {run.word for run in state.open_runs() if run.width >= BUDGET.wide_run}
     several = sorted(wide, key=lambda word: float(np.median(words[:, word])))
@@ -290,8 +307,9 @@ def _pairs(state: State) -> list[tuple[int, int]]:
 def _singly(
     state: State, words: Array, library: Library
 ) -> Iterator[tuple[float, int, Expression]]:
-    """Yield the cost, the number and the law of each of other ``words (N, P)`` that is constant,
-    or all of whose bits one law gives."""
+    """Yield (cost, number, law) for columns of ``words (N, P)``, which are differences of two
+    words, if the column is constant or if one law gives all its bits.
+    """
     bits = bits_of(words)
     varies = np.asarray(bits.any(0) & ~bits.all(0))
     captures = replace(

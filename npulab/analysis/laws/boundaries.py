@@ -1,5 +1,5 @@
-"""Where fields begin and end if no single law holds on all captures: the division of a word into
-fields that saves most bits.
+"""Where fields begin and end if no single law holds on all captures: each word is divided into the
+fields whose laws save most bits.
 """
 
 from __future__ import annotations
@@ -18,25 +18,29 @@ from npulab.registers.fields import WORD_BITS
 
 
 def entropy(share: Array) -> Array:
-    """The bits of information in a yes or no, if yes has the probability ``share``."""
+    """The entropy, in bits, of an event of the probability ``share``."""
     share = np.clip(share, 1e-9, 1 - 1e-9)
     return -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
 
 
 def information(bits: Array) -> Array:
-    """``(N, W, 32)``: the code length of each bit of each capture, given how often the bit is
-    set.
+    """The code length in bits of each bit of each capture, ``(N, W, 32)``.
+
+    A value of 0 or 1 that a bit rarely has is long; a bit that never changes takes almost no
+    length.
     """
     share = (bits.sum(0, dtype=np.float32) + 0.5) / (len(bits) + 1)
     return np.where(bits, -np.log2(share), -np.log2(1 - share)).astype(np.float32)
 
 
 def places(words: Array, weights: Array, library: Library, todo: Array) -> list[Place]:
-    """The fields that together cover open bits best, of all words, by falling gain."""
+    """The fields that cover the open bits of all words best; the field with the largest gain comes
+    first.
+    """
     out = []
     known: dict[
         tuple[Any, ...], list[tuple[int, float]]
-    ] = {}  # gains by the values of a word, because drivers write the same number to several words
+    ] = {}  # gains by the values, because drivers write the same number to several words
     laws = library.laws.of(slice(BUDGET.boundary_laws))
     low = _lowest(laws.values[:, : BUDGET.boundary_sample])
     for word in np.flatnonzero(todo.any(1)).tolist():
@@ -58,8 +62,8 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
 
 
 def _lowest(values: Array) -> list[Array]:
-    """The lowest bit and the second lowest bit of values ``(..., N)``, each packed to eight
-    captures in a number.
+    """Two arrays: bit 0 and bit 1 of values ``(..., N)``, each with eight captures packed into a
+    byte.
     """
     return [np.packbits(values & np.uint32(bit) != 0, axis=-1, bitorder="little") for bit in (1, 2)]
 
@@ -67,10 +71,11 @@ def _lowest(values: Array) -> list[Array]:
 def _gains(
     values: Array, weights: Array, laws: Family, low: list[Array], widths: list[int]
 ) -> Iterator[tuple[int, float]]:
-    """Yield (width, gain) for the widths of a field from bit 0 of ``values (N,)``.
+    """Yield (width, gain) for each width of a field that begins at bit 0 of ``values (N,)``.
 
-    The gain is how many bits the best law saves on the captures where it holds. ``weights`` is
-    ``(N, bits)``, ``low`` the two lowest bits of the laws on the first captures.
+    The gain is the number of bits that the best law saves on the captures where it holds. ``weights
+    (N, bits)`` is the information in each bit, ``low`` are bits 0 and 1 of the laws on the first
+    captures.
     """
     few = values[: BUDGET.boundary_sample]
     apart = [bits ^ bit for bits, bit in zip(low, _lowest(few), strict=True)][: widths[-1]]
@@ -89,16 +94,17 @@ def _gains(
 
 
 def _gain(agree: Array, weights: Array) -> Array:
-    """The bits that laws save on the captures where they hold, less the bits that it takes to name
-    these captures. ``agree (L, K) uint8`` has a bit for each capture.
+    """The bits that each law saves on the captures where it holds, less the bits that it takes to
+    name these captures. ``agree (L, K) uint8`` has a bit for each capture, set if the law holds
+    there.
     """
     n = len(weights)
     return weighed_octets(agree, weights) - n * entropy(np.bitwise_count(agree).sum(1) / n)
 
 
 def _cover(word: int, gains: dict[Place, float]) -> list[tuple[float, Place]]:
-    """The fields of one word, with their gains, that do not overlap and whose gains sum to the
-    most.
+    """(gain, field) of those fields of one word that do not overlap and whose gains have the
+    largest sum.
     """
     best: list[tuple[float, list[tuple[float, Place]]]] = [(0.0, [])]
     for end in range(1, WORD_BITS + 1):

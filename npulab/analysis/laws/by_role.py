@@ -1,5 +1,6 @@
-"""The laws of captures of several jobs, role by role, as text and as records: a line for each role,
-and how many bits of all jobs have a law."""
+"""The laws of captures of several jobs, searched role by role; a role is a position of a job in its
+capture. The answer has a line for each role, and says how many bits of all roles have a law.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +20,20 @@ from npulab.support.executors import Workers, ordered
 from npulab.support.refuse import reason
 from npulab.support.text import Row, part_said, plural
 
-# gives the laws of a sweep, and what people should be told of the search
+# from a sweep: the summary of its laws, and the warnings of the search
 Search = Callable[[Sweep], tuple[Summary, tuple[str, ...]]]
 VARYING = ("law", "rivals", "open")
 COLUMNS = ("role", "block", "captures", "jobs", "varying bits", *VARYING, "nuisance", "laws")
-# why a role has no laws, where that is no lack of knowledge
+# why no laws were sought of a role whose captures are all equal
 WITHOUT = "no bit varies"
 
 
 @dataclass(frozen=True, eq=False)
 class OfRole:
-    """A role with its sweep and the ``summary`` of its laws, or the ``reason`` why there is none;
-    ``told`` are the warnings of the search.
+    """A role with its sweep and the ``summary`` of its laws, or the ``reason`` why there is none.
 
-    The sweep is None if the jobs of the role make none.
+    The sweep is None if no sweep can be made of the jobs of the role. ``told`` are the warnings of
+    the search.
     """
 
     name: str
@@ -43,7 +44,9 @@ class OfRole:
 
     @classmethod
     def of(cls, known: Roles, name: str) -> OfRole:
-        """A role of which no laws are known yet; or the presence of all roles, by its name."""
+        """A role before its laws are sought. The name ``PRESENCE`` stands for a sweep that says how
+        often each capture has each role.
+        """
         try:
             if name == PRESENCE:
                 sweep = known.presence()
@@ -80,13 +83,14 @@ def laws_of_roles(
     stop: Event | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> LawsOfRoles:
-    """The laws of roles of captures, and of how often captures have them, each searched by itself
-    by the workers of an executor; the answer is the same whatever the workers.
+    """Search the laws of each role of the captures, and of how often captures have each role.
 
-    ``names`` are those of ``known``, by default all and ``PRESENCE``; ``search`` gives the summary
-    of a sweep and what to tell, by default ``summarized``. Executors and ``stop`` are those of
-    ``ordered``: after a stop, roles are left that were not searched. ``progress`` is called with
-    the name of a role, the number of roles that are done, and that of all.
+    The workers of ``executor`` search several roles at once; the answer is the same for any number
+    of workers. ``names`` are names of roles, by default all roles and ``PRESENCE``. ``search``
+    makes the summary and the warnings of a sweep, by default ``summarized``. ``executor`` and
+    ``stop`` are those of ``ordered``: if ``stop`` is set, further roles have the reason "not
+    searched". ``progress`` is called with the name of a role, the number of roles that are
+    searched, and the number of all roles to search.
     """
     found = [OfRole.of(known, name) for name in names or (*known.names, PRESENCE)]
     places = [place for place, one in enumerate(found) if one.searchable]
@@ -102,7 +106,7 @@ def laws_of_roles(
 
 
 def summarized(sweep: Sweep) -> tuple[Summary, tuple[str, ...]]:
-    """The laws of a sweep and what is open, and the warnings of the search."""
+    """The summary of the laws of a sweep, without a plan, and the warnings of the search."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         laws = find_laws(sweep, progress=_untold)
@@ -111,7 +115,7 @@ def summarized(sweep: Sweep) -> tuple[Summary, tuple[str, ...]]:
 
 
 def _untold(text: str) -> None:
-    """The progress of a search in a worker, which nobody sees."""
+    """Ignore a line of progress, because nobody sees what a worker prints."""
 
 
 def _searched(search: Search, one: OfRole) -> OfRole:
@@ -126,14 +130,14 @@ def _searched(search: Search, one: OfRole) -> OfRole:
 
 @dataclass(frozen=True, eq=False)
 class LawsOfRoles(Answer):
-    """The laws of several roles of captures, and the counts over all of them."""
+    """The laws of several roles of captures, and how many bits of all these roles have laws."""
 
     known: Roles
     found: tuple[OfRole, ...]
 
     @property
     def bits(self) -> dict[str, int]:
-        """The number of bits of each status, over all roles here."""
+        """The number of bits of each status, summed over the roles of this answer."""
         counts = Counter[str]()
         for one in self.found:
             counts.update(one.bits)
@@ -141,7 +145,7 @@ class LawsOfRoles(Answer):
 
     @property
     def looked_at(self) -> str:
-        """How many jobs of how many are looked at; "" if all are."""
+        """How many roles and jobs of how many were searched, as text; "" if all roles were."""
         rows = self._rows()
         roles = [row for row in rows if row["role"] != PRESENCE]
         if len(roles) == len(self.known):
@@ -169,7 +173,9 @@ class LawsOfRoles(Answer):
         return rows
 
     def records(self) -> list[Row]:
-        """Return the counts over all roles, then the records of each role, with its name."""
+        """A record with the counts over all roles, then the records of each role; each of these has
+        the name of its role.
+        """
         about: Row = {
             "kind": "roles",
             "roles": len(self.known),

@@ -1,4 +1,4 @@
-"""Checksums of words: what each kind computes, and a checksum of some words as a part of a law."""
+"""Checksums of words: how each kind is computed, and a checksum as a part of a law."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ After = Callable[[Array, Array], Array]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of checksum: a row of ``checksums.csv``, which takes each word in turn, in parts of
-    ``part`` bits.
+    """A kind of checksum: a row of ``checksums.csv``.
 
-    ``widths`` are the widths of the fields that hold it. A cyclic code (``polynomial`` is not 0)
-    begins with ``initial`` and is xored with ``final`` at its end; it is ``reflected`` if it takes
-    the lowest bit of a byte first, and ``high_first`` if it takes the highest byte of a word first.
-    Other kinds are sums if they ``add``, else exclusive ors.
+    The checksum takes one word after another. A sum or an exclusive or cuts each word into parts of
+    ``part`` bits. ``widths`` are the widths in bits of the fields that can hold the checksum.
+
+    If ``polynomial`` is not 0, the kind is a cyclic code: it begins with ``initial``, and its last
+    value is xored with ``final``. It is ``reflected`` if it takes the lowest bit of a byte first,
+    and ``high_first`` if it takes the highest byte of a word first. Else the kind is a sum if
+    ``adds`` is true, an exclusive or if not.
     """
 
     name: str
@@ -43,25 +45,27 @@ class Kind:
 
     @property
     def linear(self) -> Kind:
-        """The kind without the constants, which add the same number to all its values."""
+        """The kind with ``initial`` and ``final`` 0. Its checksums of equally many words differ
+        from those of this kind by one number.
+        """
         return replace(self, name="", initial=0, final=0)
 
     @property
     def join(self) -> np.ufunc:
-        """How the values of two runs of words give that of both."""
+        """The operation that joins the values of two runs of words to the value of both runs."""
         if self.adds:
             return np.add
         return np.bitwise_xor
 
     @property
     def apart(self) -> np.ufunc:
-        """How a value is taken out of a joined one."""
+        """The inverse of ``join``: it takes the value of one run out of the value of both runs."""
         if self.adds:
             return np.subtract
         return np.bitwise_xor
 
     def of_word(self, words: Array) -> Array:
-        """The value of each word alone, for ``initial`` and ``final`` 0."""
+        """The checksum of each word by itself, if ``initial`` and ``final`` are 0."""
         if self.polynomial:
             return self._cyclic(words, np.zeros_like(words))
         parts = []
@@ -70,17 +74,19 @@ class Kind:
         return np.asarray(self.join.reduce(parts))
 
     def advanced(self, values: Array) -> Array:
-        """Values after one more word that is 0."""
+        """The values of checksums after one more word, which is 0."""
         if self.polynomial:
             return self._cyclic(np.zeros_like(values), values)
         return values
 
     def after(self, most: int) -> After:
-        """A function of values ``(M, S)`` and counts ``(M,)``, at most ``most``: the values after
-        so many more words that are 0."""
+        """A function of values ``(M, S)`` and counts ``(M,)``: it gives the values after that many
+        more words, each of which is 0. A count is at most ``most``.
+        """
         if not self.polynomial:
             return lambda values, counts: values
-        # of each byte at each place of a value; the others follow, as cyclic codes are linear
+        # tables for single bytes of a value; a code of several bytes is the exclusive or of theirs,
+        # because cyclic codes are linear
         table = [np.arange(256) * 2 ** np.arange(0, self.widths[0], BYTE)[:, None]]
         for _ in range(most):
             table.append(self.advanced(table[-1]))
@@ -110,7 +116,9 @@ class Kind:
         return state
 
     def value(self, words: Iterable[Array], n: int) -> Array:
-        """The checksum of some words, each ``(N,) int64``: ``(N,) int64``, not cut to a width."""
+        """The checksum ``(N,) int64`` of words, each ``(N,) int64``; a sum is not cut to the width
+        of its field.
+        """
         state = np.full(n, self.initial, np.int64)
         for word in words:
             state = self.join(self.advanced(state), self.of_word(word))
@@ -119,7 +127,7 @@ class Kind:
 
 @cache
 def _table(width: int, polynomial: int, reflected: bool) -> Array:
-    """``(256,)``: the value of a cyclic code after each byte, from 0."""
+    """``(256,)``: the value of a cyclic code after a single byte, by the byte; it begins with 0."""
     state = np.arange(256)
     if reflected:
         turned = int(f"{polynomial:0{width}b}"[::-1], 2)
@@ -134,7 +142,9 @@ def _table(width: int, polynomial: int, reflected: bool) -> Array:
 
 
 def _kinds() -> dict[str, Kind]:
-    """The kinds by name; each cyclic code also for words whose highest byte comes first."""
+    """The kinds of ``checksums.csv`` by name. Each cyclic code has a second kind, with ``_be``
+    after its name, that takes the highest byte of a word first.
+    """
     kinds = {}
     for row in read_table(TABLE):
         values: dict[str, Any] = {**row}
@@ -156,14 +166,16 @@ KINDS = _kinds()
 WORD = rf"[A-Za-z_][\w.\[\]]*?_0_{WORD_BITS}"
 TEXT = rf"(?:{'|'.join(KINDS)})\(\s*{WORD}\s+to\s+{WORD}(?:\s+without\s+[\w.\[\]]+)?\s*\)"
 BITS = re.compile(r"([\w.\[\]]*w)(\d+)_(\d+)_(\d+)")
-MOST_WORDS = 4096  # a checksum that is read from text covers at most so many words
-RUN = range(1, MOST_WORDS)  # how far its last word may be behind its first
+MOST_WORDS = 4096  # words that a checksum covers, if it is read from text
+RUN = range(1, MOST_WORDS)  # the number of the last word, less that of the first
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word that a checksum covers: a constant, and fields by their name and lowest bit; the bits
-    of ``without`` count as 0."""
+    """A word that a checksum covers: the sum of a ``constant`` and of fields. ``pieces`` are the
+    fields, each as its name and its lowest bit in the word; bits of the mask ``without`` count as
+    0.
+    """
 
     constant: int
     pieces: tuple[tuple[str, int], ...]
@@ -186,14 +198,14 @@ class Checksum:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of the fields in its words."""
+        """The names of the fields in the words of the checksum."""
         found: set[str] = set()
         for word in self.words:
             found |= dict(word.pieces).keys()
         return frozenset(found)
 
     def values(self, fields: Mapping[str, Array], n: int) -> Array:
-        """``(N,) int64``, from the values of the fields by name."""
+        """The checksum ``(N,) int64`` from the values of fields by name."""
         return self.kind.value((word.value(fields, n) for word in self.words), n)
 
     def __str__(self) -> str:
@@ -201,8 +213,11 @@ class Checksum:
 
 
 def parse_checksum(text: str) -> Checksum | None:
-    """A checksum from its text, as ``crc32(w0_0_32 to w6_0_32 without w3_16_16)``; None if it does
-    not name the words of a run, the first one first."""
+    """A checksum from its text, such as ``crc32(w0_0_32 to w6_0_32 without w3_16_16)``.
+
+    None if the last word is not after the first one, or if there are more words than
+    ``MOST_WORDS``.
+    """
     name, _, inner = text.rstrip(") ").partition("(")
     said = " ".join(inner.split())
     places = [found.groups() for found in BITS.finditer(said)]

@@ -1,8 +1,9 @@
-"""Captures that break several plain laws together because a parameter of theirs is wrong.
+"""Captures that were probably labelled wrongly: a few that break several plain laws together.
 
 One capture that breaks a law hides it. If the same few captures break several laws, it is cheaper
-to name these captures once than to explain each field by cases. If another value of one parameter
-makes all laws right for each of them, the laws are sought on the other captures.
+to name these captures once than to explain each field by cases. They are set apart if, for each of
+them, another value of one parameter makes all these laws right. The laws are then sought on the
+other captures.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ LEAST_LAWS = 2  # assumed: captures that break a single law may be of a kind of 
 
 @dataclass(frozen=True, eq=False)
 class Apart:
-    """Captures that are set apart: their numbers ``rows (M,)`` among the given captures, their
-    ``words (M, W) uint32`` and their ``parameters``."""
+    """Captures that are set apart: their numbers ``rows (M,)`` among all captures given, their
+    ``words (M, W) uint32`` and their ``parameters``.
+    """
 
     rows: Array
     words: Array
@@ -44,8 +46,10 @@ class Apart:
 def broken_laws(
     fields: Iterable[Solved], words: Array, columns: Columns
 ) -> Iterator[tuple[Solved, Array]]:
-    """Yield each field with the captures that break its law, ``(N,) bool``; fields come after those
-    that they read, which are read as captured."""
+    """Yield each field with ``(N,) bool``: the captures that break its law.
+
+    A field comes after the fields that it reads. Their values are those in the captures.
+    """
     part = columns.rows(np.arange(columns.n))
     for solved in fields:
         yield solved, solved.wrong(part, words)
@@ -55,10 +59,10 @@ def broken_laws(
 def relabelled(
     fields: Sequence[Solved], words: Array, layer: Mapping[str, Any], values: Mapping[str, Array]
 ) -> str:
-    """The only other value of a parameter with which all laws give the ``words (W,) uint32`` of a
-    capture, as ``shift would be 5``; "" if there is none or several.
+    """The one change of one parameter after which all laws give the ``words (W,) uint32`` of a
+    capture, as text: ``shift would be 5``. It is "" if no change does that, or several do.
 
-    ``values`` are those that captures have of each whole-valued parameter.
+    ``values`` are the values of each whole-valued parameter in the captures.
     """
     found = []
     for name, others in values.items():
@@ -79,10 +83,11 @@ def relabelled(
 
 
 def exceptional(state: State, library: Library) -> Array:
-    """``(N,) bool``: the captures to set apart: a few that break several laws, each of which keeps
-    to all laws with another value of one parameter.
+    """``(N,) bool``: the captures to set apart, because they break at least ``LEAST_LAWS`` laws
+    together.
 
-    A few captures without such a value may be of a kind that is lowered in another way.
+    None is set apart if, for one of them, no single parameter has exactly one other value with
+    which all laws are right: such captures may be of a kind that is lowered in another way.
     """
     captures = state.captures
     none = np.zeros(captures.n, bool)
@@ -92,7 +97,7 @@ def exceptional(state: State, library: Library) -> Array:
         return none
     broken = np.array([rows for _, rows in found])
     apart, best = none, 0.0
-    # greedily the captures of one law more, as long as naming them once saves bits
+    # in each round, the captures that break one more law are added, if that saves bits
     while True:
         wider = apart | broken
         gains = np.array([_gain(rows, broken) for rows in wider])
@@ -107,7 +112,7 @@ def exceptional(state: State, library: Library) -> Array:
     values = {}
     for name in captures.names.integers:
         values[name] = np.unique(captures.columns[parameter(name)])
-    # one capture without another value may be of a kind of its own: then none is set apart
+    # a capture that no other value explains may be of a kind of its own: then none is set apart
     fields = [*state.solved, *laws]
     for row in np.flatnonzero(apart).tolist():
         layer = {name: int(captures.columns[parameter(name)][row]) for name in values}
@@ -117,7 +122,7 @@ def exceptional(state: State, library: Library) -> Array:
 
 
 def _of_integers(fields: Sequence[Solved], names: Container[str]) -> list[Solved]:
-    """The fields whose laws read whole-valued parameters only."""
+    """The fields whose laws read only whole-valued parameters, and no field."""
     found = []
     for solved in fields:
         if all(name in names for name in names_in(solved.parts)) and not solved.reads:
@@ -126,7 +131,9 @@ def _of_integers(fields: Sequence[Solved], names: Container[str]) -> list[Solved
 
 
 def _broken(state: State, library: Library) -> Iterator[tuple[Solved, Array]]:
-    """Yield the law of each field that one law explains best, with the captures that break it."""
+    """Yield likely fields, each with the law that explains it best, and ``(N,) bool``: the captures
+    that break this law.
+    """
     captures = state.captures
     laws = library.laws.of(slice(BUDGET.boundary_laws))
     for place in places(captures.words, captures.information, library, state.todo):
@@ -138,7 +145,9 @@ def _broken(state: State, library: Library) -> Iterator[tuple[Solved, Array]]:
 
 
 def _gain(apart: Array, broken: Array) -> float:
-    """The bits saved if captures are named once and not for each law that only they break."""
+    """The bits saved by naming the captures ``apart`` once, instead of once for each law that no
+    other capture breaks.
+    """
     n = len(apart)
     alone = broken[~(broken & ~apart).any(1)]
     named = n * entropy(alone.sum(1) / n)

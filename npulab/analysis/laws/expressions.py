@@ -67,8 +67,8 @@ class Expression:
         return out
 
     def names(self, op: str = PARAMETER) -> frozenset[str]:
-        """The names of the parameters (with another ``op``: fields, or laws that the user gave)
-        that the expression reads.
+        """The names of the leaves with the given ``op`` that the expression reads, by default
+        parameters.
         """
         return self._names.get(op, frozenset())
 
@@ -101,7 +101,7 @@ def checksum(of: Checksum) -> Expression:
 
 
 def term(op: str, *parts: Expression | int) -> Expression:
-    """An operator on expressions and whole numbers.
+    """An expression of an operator and its operands; a whole number is a constant operand.
 
     >>> term("ceil", term("+", parameter("width"), 3), 8)
     Expression(ceil((width + 3) / 8))
@@ -119,7 +119,7 @@ def shifted(law: Expression, bits: int) -> Expression:
 
 
 class Columns:
-    """The parameters of some captures as columns, and the values that were computed from them."""
+    """The parameters of some captures as columns, and a cache of the values computed from them."""
 
     def __init__(
         self, columns: Mapping[str, Array], given: Mapping[str, Array] | None = None
@@ -133,10 +133,10 @@ class Columns:
         self.n = len(next(iter(columns.values())))
 
     def __getitem__(self, expression: Expression) -> Array:
-        """The values of an expression, ``(N,) int64`` (float64 for a real number before it becomes
-        a float32).
+        """The values of an expression, ``(N,) int64``, or float64 for a real number that is no
+        float32 pattern yet.
 
-        Raises KeyError for a name that is not among the columns.
+        Raises KeyError for a name without a column.
         """
         values = self.values.get(expression)
         if values is None:
@@ -157,7 +157,7 @@ class Columns:
         return values
 
     def rows(self, rows: Array) -> Columns:
-        """The columns of parameters, fields and given laws for some of the rows."""
+        """These columns, restricted to some of the rows."""
         out = object.__new__(Columns)
         out.values = {
             leaf: values[rows]

@@ -38,10 +38,10 @@ def in_order(
     fields: Sequence[Solved],
     follows: Mapping[str, frozenset[str]],
 ) -> tuple[tuple[Solved, ...], tuple[Solved, ...]]:
-    """Return the fields that can be computed, each after the fields it reads, and the fields that
-    read a field without a law.
+    """Return two tuples. The first has the fields that can be computed, each after the fields it
+    reads; the second the fields that read a field without a law.
 
-    Rivals that read a field without a law are left out, as their values are unknown.
+    Rivals that read a field without a law are dropped, because their values are unknown.
     """
     ready = []
     names: set[str] = set()
@@ -58,7 +58,9 @@ def in_order(
 
 
 def fill(fields: Sequence[Solved], columns: Columns) -> dict[str, Array]:
-    """Compute the values of fields by name; each becomes a column that later fields can read."""
+    """The values of fields by name; they are added to the columns, so that later fields can read
+    them.
+    """
     values = {}
     for solved in fields:
         values[solved.name] = solved.values(columns)
@@ -70,9 +72,10 @@ def fill(fields: Sequence[Solved], columns: Columns) -> dict[str, Array]:
 class Findings:
     """The result of a search: the fields with laws, and the captures that prove them.
 
-    ``ready`` fields come after the fields they read; ``stuck`` fields read a field without a law.
-    ``captured`` has the values of the ready fields, ``words (N, W) uint32`` are those of the
-    captures, ``moved (W,) uint32`` masks the bits to explain; ``apart`` is the number of captures
+    Each of the ``ready`` fields comes after the fields it reads; ``stuck`` fields read a field
+    without a law. ``captured`` has the parameters, and the values of all fields, as captured.
+    ``words (N, W) uint32`` are the words of the captures, ``moved (W,) uint32`` masks the bits to
+    explain. ``integers`` are names of whole-valued parameters. ``apart`` is the number of captures
     that were set apart.
     """
 
@@ -110,15 +113,18 @@ class Findings:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The groups to which the numbers of the captured layers keep."""
+        """The groups to which the parameters of the captured layers keep, such as multiples of
+        eight.
+        """
         leaves = [leaf for leaf in self.captured.values if leaf.op == PARAMETER]
         return groups_of({leaf.args[0]: self.captured[leaf][self.layers] for leaf in leaves})
 
     def unlike(self, asked: Columns) -> Array:
-        """``(N,) bool``: rows with a number outside the captured groups.
+        """``(N,) bool``: rows with a number outside the captured groups, or outside the captured
+        lists.
 
         No capture shows what a unit does with such a number, even if no law reads it: if all
-        captured channels are whole groups of eight, other counts may be padded.
+        captured channels are whole groups of eight, channels that fill no group may be padded.
         """
         out = np.zeros(asked.n, bool)
         for group in self.groups:
@@ -145,8 +151,9 @@ class Findings:
 
     @cached_property
     def modes(self) -> list[str]:
-        """The names of parameters with few values that decide regimes: fields with several steps
-        read them, in a condition, in a law, or through another field.
+        """The names of parameters with few values that decide regimes.
+
+        Fields with several steps read them: in a condition, in a law, or through another field.
         """
         lists = [solved.name for solved in self.ready if len(solved.steps) > 1]
         read = {*lists}.union(*(self.follows[name] for name in lists))
@@ -161,11 +168,11 @@ class Findings:
 
     @cached_property
     def together(self) -> dict[tuple[str, ...], bool]:
-        """The sets of two or three modes that depend on each other; True for a set if hardly any of
-        its combinations was captured only once.
+        """Sets of two or three modes that depend on each other, as keys. The value is True if
+        hardly any combination of their values was captured only once.
 
-        Modes depend on each other if far fewer combinations occur than if any value went with any
-        other.
+        Modes depend on each other if the captures have far fewer combinations than there would be
+        if each value occurred with each value of the other modes.
         """
         out = {}
         for names in (
@@ -179,10 +186,9 @@ class Findings:
         return out
 
     def information(self, solved: Solved, rows: Any) -> float:
-        """The bits of information in a field's values on the captures ``rows``: which values there
-        are, and which captures have them.
-
-        Bits that always move together count as one bit.
+        """The bits of information in a field's values on the captures ``rows``: the bits that it
+        takes to say which values occur, and in which captures. Bits of the field that always move
+        together count once.
         """
         values = self.captured[field(solved.name)]
         counted = np.zeros(self.captured.n, bool)
@@ -196,13 +202,14 @@ class Findings:
         return min(solved.explained, which + named)
 
     def spare(self, solved: Solved, rows: Any = slice(None)) -> float:
-        """The bits of information in a field that its law does not cost; only the captures ``rows``
-        count, by default all."""
+        """The bits of information in a field, less the cost of its law. Only the captures ``rows``
+        count, by default all.
+        """
         return self.information(solved, rows) - solved.cost
 
     def unseen_numbers(self, solved: Solved, asked: Columns) -> tuple[Array, float]:
-        """``(N,) bool``: rows on which a field reads a combination of values that no capture had,
-        and the spare bits with one capture of each combination counted.
+        """``(N,) bool``: rows on which a field reads a combination of values that no capture has;
+        and the spare bits of the field, if only one capture of each combination counts.
 
         Captures that repeat a combination do not show what the law does with other numbers.
         """
@@ -232,8 +239,8 @@ class Findings:
 
     @cached_property
     def _hardly_needed(self) -> dict[str, list[Steps]]:
-        """For each field, by name, the shortened lists that fewer than ``part_for_claim`` captured
-        layers contradict.
+        """By name of a field: its lists with one part left out that fewer than ``part_for_claim``
+        captured layers contradict.
         """
         out: dict[str, list[Steps]] = {}
         enough = min(BUDGET.part_for_claim, len(self.layers))
@@ -245,8 +252,8 @@ class Findings:
         return out
 
     def hardly_proved(self, solved: Solved, asked: Columns, values: Array) -> Array:
-        """``(N,) bool``: rows on which the value depends on a part of a law that only few captured
-        layers need.
+        """``(N,) bool``: rows on which the value depends on a part of the law that only few
+        captured layers need.
         """
         out = np.zeros(asked.n, bool)
         for steps in self._hardly_needed.get(solved.name, ()):
@@ -307,10 +314,10 @@ class Findings:
         return out
 
     def _where(self, place: Place, rows: Array, asked: Columns) -> Array:
-        """``(N,) bool``: rows that the same steps decide as the captures ``rows``, by the laws of
-        the fields in a place.
+        """``(N,) bool``: rows that are decided by the same steps as the captures ``rows``, in all
+        fields of a place.
 
-        All rows, if a bit of the place that moved has no law.
+        All rows are True if a bit of the place moved and has no law.
         """
         inside = []
         for other in self.ready:
@@ -347,10 +354,10 @@ class Findings:
         return out
 
     def unseen_rows(self, asked: Columns) -> list[Array]:
-        """Three arrays ``(N,) bool``: rows with a combination of modes that was never captured, of
+        """Three arrays ``(N,) bool`` of rows with a combination of modes that no capture has: of
         modes that depend on each other, of any two modes, and of all modes.
 
-        Such a row counts because the field may depend on a mode that its captures did not show.
+        On such a row the field may depend on a mode, although no capture shows it.
         """
         kept = [names for names, few in self.together.items() if few]
         pairs = itertools.combinations(self.modes, min(2, len(self.modes)))
@@ -363,9 +370,11 @@ class Findings:
         return found
 
     def uncut_changes(self, solved: Solved, asked: Columns, values: Array) -> list[Array]:
-        """The bits of ``values`` that change if fields that ``solved`` reads are read with their
-        full values, not cut to their widths; only for fields where that changes nothing on the
-        captures.
+        """How a field's ``values`` change if the fields it reads are read with their full values,
+        not cut to their widths: masks of changed bits ``(N,)``, for each cut field alone and for
+        all together.
+
+        Changes are left out if the captures contradict them.
         """
         longer = {name: self.by_name[name].uncut(asked) for name in sorted(solved.reads)}
         cut = [name for name, uncut in longer.items() if (uncut != asked[field(name)]).any()]
@@ -380,13 +389,16 @@ class Findings:
         return changes
 
     def support(self, solved: Solved) -> Array:
-        """The number of captured layers that each step of a field decides, and 0 for none, ``(steps
-        + 1,)``."""
+        """``(steps + 1,)``: the number of captured layers that each step of a field decides. The
+        last entry is 0: it stands for no step.
+        """
         decided = solved.decide(self.captured)[self.layers]
         return np.append([(decided == step).sum() for step in range(len(solved.steps))], 0)
 
     def rarer(self, solved: Solved) -> int:
-        """The number of captured layers on which a field has not its most frequent value."""
+        """The number of captured layers on which the field has another than its most frequent
+        value.
+        """
         values = solved.values(self.captured)[self.layers]
         return len(values) - int(np.unique(values, return_counts=True)[1].max())
 
@@ -400,7 +412,7 @@ def _table(leaves: Sequence[Expression], columns: Columns) -> Array:
 
 
 def _first(rows: Array) -> Array:
-    """The indices of the rows that no earlier row equals."""
+    """The indices of the rows that equal no earlier row."""
     return np.unique(rows, axis=0, return_index=True)[1]
 
 

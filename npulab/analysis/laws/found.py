@@ -60,7 +60,7 @@ from npulab.support.text import part_said
 
 if TYPE_CHECKING:
     import pandas as pd
-PREDICTED = 4096  # most layers that a worker predicts at once
+PREDICTED = 4096  # the most layers that a worker predicts at once
 # word, bit, reason, detail, and the probe (a row of ``Laws._probes``) whose capture would settle it
 OpenBit = tuple[int, int, str, str, int]
 
@@ -191,8 +191,8 @@ def _of_store(
 
 
 def _told(progress: Progress | None, naming: Naming) -> Progress:
-    """The function to call with each line of progress; it gives bits the names that they have in
-    the map.
+    """A function to call with each line of progress; it replaces the names of bits by those in the
+    map.
     """
     if progress is None:
         return lambda text: None
@@ -239,9 +239,12 @@ def _nuisance(words: Array, table: Table, given: Any, known: RegisterMap | None)
 
 @dataclass(frozen=True, eq=False)
 class _Sweep:
-    """What a search is made on: ``words (N, W)`` and the ``table`` of their parameters, the values
-    of a user's laws, the names of all columns, masks of the bits without meaning and of those at
-    which a field begins, and who watches."""
+    """The captures that a search is made on.
+
+    They are ``words (N, W)`` and the ``table`` of their parameters, with the values of the user's
+    laws and the names of all columns. Masks say which bits have no meaning, and at which bits a
+    field begins. A ``Watch`` observes the search.
+    """
 
     words: Array
     table: Table
@@ -262,7 +265,7 @@ class _Sweep:
 
     @cached_property
     def plain(self) -> tuple[State, Library]:
-        """The fields of the sample that one law over the parameters explains."""
+        """The fields that one law over the parameters gives on all captures of the sample."""
         return explain_plainly(self._start(self.sample))
 
     def _start(self, rows: Array) -> State:
@@ -271,14 +274,15 @@ class _Sweep:
         return start(words, columns, self.names, self.ignore, self.starts, self.watch)
 
     def but(self, rows: Array) -> _Sweep:
-        """The sweep without some captures."""
+        """The sweep without the captures ``rows``."""
         left = ~rows
         given = {text: values[left] for text, values in self.given.items()}
         return replace(self, words=self.words[left], table=self.table.rows(left), given=given)
 
     def exceptional(self, earlier: Laws | None) -> Array:
-        """``(N,) bool``: the captures to set apart, as they break several plain laws, or several of
-        the earlier laws."""
+        """``(N,) bool``: the captures to set apart, because they break several plain laws of this
+        sweep, or several of the earlier laws.
+        """
         few = np.zeros(len(self.words), bool)
         if earlier is None:
             few[self.sample] = exceptional(*self.plain)
@@ -290,11 +294,12 @@ class _Sweep:
         return few & (few.sum() <= max(MOST_APART * len(few), 1))
 
     def search(self, earlier: Laws | None) -> State:
-        """The state with fields whose laws hold on all captures; the search itself sees only a
-        sample.
+        """The state whose fields have laws that hold on all captures; the search uses a sample of
+        them.
 
-        The ``earlier`` laws that hold on all captures stay as they are; if there are less than
-        twice as many captures, bits that were open are not searched.
+        ``earlier`` laws that hold on all captures stay as they are. If there are fewer than twice
+        as many captures as these laws were made from, no law is sought for bits that they left
+        open.
         """
         kept: tuple[Solved, ...] = ()
         open_ = None
@@ -356,10 +361,10 @@ def _without(state: State, wrong: Mapping[str, Array]) -> State:
 
 
 def _sample(words: Array, table: Table) -> Array:
-    """The captures to search: all captures, if they are few.
+    """The captures that the search uses: all captures, if they are few.
 
-    Otherwise the captures with the lowest and the highest value of each parameter, one capture of
-    each combination of modes, and further captures at random.
+    Else they are the captures with the lowest and the highest value of each parameter, one capture
+    of each combination of modes, and further captures at random.
     """
     n = len(words)
     if n <= BUDGET.searched:
@@ -386,7 +391,7 @@ def _sample(words: Array, table: Table) -> Array:
 
 
 def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]:
-    """For each wrong field, the captures on which its law is wrong."""
+    """For each field whose law some capture disproves: the captures on which the law is wrong."""
     ready, _ = in_order(state.solved, state.follows)
     out = {}
     for solved, broken in broken_laws(ready, words, columns):
@@ -397,13 +402,14 @@ def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]
 
 @dataclass(frozen=True, eq=False)
 class FieldLaw(Place):
-    """A field that its captures explain: ``steps`` (when, law) as text; ``support`` is how many
-    captures each step decides.
+    """A field with its law: ``steps`` are pairs of text (when, law), and the first step that holds
+    decides. ``support`` is the number of captures that each step decides.
 
-    ``rivals`` are laws or conditions that the captures cannot tell from these, ``extrapolated`` is
-    the number of the field's bits that no capture moved, ``bits`` the length of its description and
-    ``explained`` that of the bits it explains. ``follows`` are fields that it reads; a field that
-    reads a field without a law has ``open`` set and predicts nothing.
+    ``rivals`` are laws or conditions that the captures do not tell from these. ``extrapolated`` is
+    the number of the field's bits that no capture moved. ``bits`` is the length of the field's
+    description, ``explained`` the information in the bits that it explains. ``follows`` are the
+    fields that the law reads; if one of them has no law, ``open`` is true and the field predicts
+    nothing.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -424,11 +430,12 @@ class FieldLaw(Place):
 
     @property
     def probability(self) -> tuple[float, ...]:
-        """The probability, for each step, that it is right on the next layer that it decides.
+        """For each step, the probability that it is right on the next layer that it decides.
 
-        It is the mean of ``Laws.certainty`` over layers in the captured ranges that the step
-        decides, or over the captures that it decides if none of these layers is among them; 0 if
-        the field reads a field without a law, because it then predicts nothing.
+        It is the mean of ``Laws.certainty`` over layers within the captured ranges that the step
+        decides. If the step decides none of them, it is the mean over the captures that the step
+        decides. It is 0 if the field reads a field without a law, because the field then predicts
+        nothing.
         """
         if self.open:
             return (0.0,) * len(self.steps)
@@ -436,12 +443,11 @@ class FieldLaw(Place):
 
     @property
     def stated(self) -> str:
-        """The law as text, with ``% 2**width`` at each step whose law gave more than the field's
-        bits.
+        """The law as text that ``check_stated`` compares with captures.
 
-        ``check_stated`` compares this text with captures: ``(width) % 16`` if the law of a field of
-        four bits gave more in these captures. It is the plain text if the field reads a field
-        without a law.
+        A step whose law gave more than the field's bits has ``% 2**width`` after it: ``(width) %
+        16`` in a field of four bits. If the field reads a field without a law, the text has no such
+        part.
         """
         if self.open:
             return self.text
@@ -459,7 +465,9 @@ class FieldLaw(Place):
 
     @property
     def name(self) -> str:
-        """The name of the field's bits by their place; laws that read the field use it."""
+        """The name of the field's bits by word, lowest bit and width, as laws that read the field
+        write it.
+        """
         return self._of.naming.name(self.word, self.lsb, self.width)
 
     @property
@@ -522,7 +530,7 @@ class Laws:
 
     @cached_property
     def naming(self) -> Naming:
-        """The names of bits, as the map of the words has them."""
+        """The names that the map of the words gives to bits."""
         return Naming.of(self.words.shape[1], self.registers)
 
     @cached_property
@@ -576,11 +584,11 @@ class Laws:
         return table.columns(given_columns(self._laws, _frame(parameters), table.n))
 
     def _proved(self, words: Array, columns: Columns, table: Table) -> tuple[Solved, ...]:
-        """The fields whose laws hold on other captures too, each with the rivals that hold there
-        too.
+        """The fields whose laws also hold on further captures, each with the rivals that hold there
+        as well.
 
-        A field next to a bit that moves for the first time is left out, because it may be a part of
-        a larger field.
+        A field next to a bit that moves for the first time is left out: it may be a part of a
+        larger field.
         """
         if (
             table.integers.keys() != self._table.integers.keys()
@@ -631,8 +639,9 @@ class Laws:
 
     @cached_property
     def _probes(self) -> pd.DataFrame:
-        """Layers on which alternatives could differ: the captures, and other layers in their
-        ranges."""
+        """Layers on which a law and its rivals could differ: the captures, then further layers
+        within the captured ranges.
+        """
         import pandas as pd
 
         drawn = Space(self._ranges).draw(BUDGET.pool_least, 0)
@@ -642,14 +651,15 @@ class Laws:
 
     @cached_property
     def _probed(self) -> tuple[Columns, Belief]:
-        """The columns of the probes, with the values of all fields that can be computed, and what
-        is believed of them."""
+        """The columns of the probes, with the values of all fields that can be computed; and the
+        belief in each bit of the probes.
+        """
         probes = self._columns(self._probes)
         return probes, believed(self._findings, probes)
 
     @cached_property
     def _step_probability(self) -> dict[str, tuple[float, ...]]:
-        """The probability of each step of the fields that can be computed, by name."""
+        """By name of each field that can be computed: the probability of each of its steps."""
         probes, belief = self._probed
         drawn = np.arange(probes.n) >= len(self.parameters)
         out = {}
@@ -702,8 +712,9 @@ class Laws:
         )
 
     def _rivals(self, solved: Solved, probes: Columns) -> Iterator[Rival]:
-        """The rivals of a field's law that the captures cannot distinguish, but a further capture
-        could."""
+        """The rivals of a field's law that no capture tells from it, but that a capture of one of
+        the probes could.
+        """
         values = solved.values(probes)
         for rival in (*solved.rivals, *self._findings.twins.rivals(solved)):
             if rival.extra_cost <= PRIOR.likely and solved.changes(rival, probes, values).any():
@@ -799,7 +810,7 @@ class Laws:
         return scored(self.words, self.nuisance, [(words, *claims)], looked_at)
 
     def _predicted_by(self, executor: Workers, parameters: Any, count: int) -> tuple[Array, Array]:
-        """``predict`` by workers, parts of ``PREDICTED`` layers."""
+        """The predictions of ``predict``, made by workers in parts of ``PREDICTED`` layers."""
         frame = _frame(parameters)
         if len(frame) != count or not count:
             return self.predict(parameters)  # which refuses them
@@ -861,7 +872,9 @@ class Laws:
         return Shown(rows, columns=["word", "bit", "reason", "detail", "related", "capture"])
 
     def _doubted(self) -> Iterator[OpenBit]:
-        """Yield the bits of laws that are not proved on every probe, with the strongest doubt."""
+        """Yield the bits of laws that are not proved on every probe, each with the doubt of the
+        largest mass.
+        """
         asked, belief = self._probed
         unsure = belief.unsure()
         strongest: dict[str, tuple[float, str, str, int]] = {}
@@ -879,7 +892,9 @@ class Laws:
                     yield (word, bit, *strongest[solved.name][1:])
 
     def _lawless(self) -> Iterator[OpenBit]:
-        """Yield the bits without a law, with what nearly fits them or what they look like."""
+        """Yield the bits without a law, each with a law that nearly fits, or with what its values
+        look like.
+        """
         lone = np.argwhere(self.status == "open")
         bits = bits_of(self.words)[:, lone[:, 0], lone[:, 1]].T.astype(bool)
         near = flags(bits, self._table.integers)
@@ -887,7 +902,7 @@ class Laws:
         texts = {place: f"nearly: {text}" for place, text in self._nearly.items()}
         texts |= proposals(self.words, columns, bits_of(self._open[None])[0] == 1)
         for solved in self._findings.stuck:
-            # a law that reads an open field says more than other texts, so it comes last
+            # a law that reads an open field replaces other texts, because it says more
             texts[solved] = f"follows from fields without a law: {solved}"
         known: dict[tuple[int, int], str] = {}
         for place, text in texts.items():

@@ -1,4 +1,4 @@
-"""The groups to which the numbers of captured layers keep, as multiples of eight.
+"""The groups to which the numbers of captured layers keep, such as the multiples of eight.
 
 A layer with a number outside these groups is unlike any capture.
 """
@@ -31,10 +31,10 @@ MOST_LISTED = 4  # the most numbers, or parameters, that a text names
 
 @dataclass(frozen=True)
 class Group:
-    """The group to which the captured numbers of a parameter keep: divided by ``step`` they leave
-    one of ``left``, or they are among ``alone``.
+    """The group to which the captured numbers of a parameter keep.
 
-    With a step of 0, the parameter has no numbers but those in ``alone``.
+    A number is in the group if its remainder after division by ``step`` is in ``left``, or if the
+    number itself is in ``alone``. With a ``step`` of 0, only the numbers in ``alone`` are.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Group:
     alone: tuple[float, ...] = ()
 
     def has(self, values: Array) -> Array:
-        """``(N,) bool``: true for values ``(N,)`` in the group."""
+        """``(N,) bool``: true for those of ``values (N,)`` that are in the group."""
         inside = np.isin(values, self.alone)
         if self.step:
             inside |= np.isin(values % self.step, self.left)
@@ -61,10 +61,11 @@ class Group:
 
 
 def captured_for(groups: Sequence[Group]) -> str:
-    """The groups of the captured layers in words: ``for c in groups of 8, stride = 1``.
+    """The groups of the captured layers in words: ``for c in groups of 8, stride = 1``; "" without
+    a group.
 
-    Blank without a group. Parameters with several numbers come first; only the first few parameters
-    are named.
+    Parameters with more than one captured number come first. Only the first few parameters are
+    named.
     """
     several = sorted(groups, key=lambda group: group.step == 0)
     shown = [str(group) for group in several[:MOST_LISTED]]
@@ -97,11 +98,11 @@ def groups_of(parameters: Mapping[str, Array]) -> tuple[Group, ...]:
 
 
 def group_of(name: str, values: Array) -> Group | None:
-    """The group that the numbers ``(N,)`` of layers keep to; None if they keep to none.
+    """The group to which the numbers ``(N,)`` of layers keep; None if they keep to none.
 
-    The step of a group divides all differences of the numbers. A larger step is taken if the
-    numbers keep to at most half of its groups, except for some single numbers, and if naming these
-    exceptions takes fewer bits than the group saves.
+    The step is the greatest that divides all differences of the numbers. A larger step is taken if
+    the numbers, without a few single exceptions, leave at most half of its remainders, and if
+    naming the exceptions takes fewer bits than the group saves.
     """
     numbers = np.unique(values)
     if len(numbers) == 1:
@@ -123,11 +124,11 @@ def group_of(name: str, values: Array) -> Group | None:
 
 
 def _larger(name: str, values: Array, step: int) -> Group | None:
-    """A group of a larger step: remainders that at least two numbers leave, and as ``alone`` the
-    numbers that leave any other remainder.
+    """A group of a larger step. ``left`` are the remainders that at least two numbers leave,
+    ``alone`` the numbers that leave another remainder.
 
-    None if a number in ``alone`` was captured in one layer only, because the next layer may bring a
-    further such number.
+    It is None if a number in ``alone`` was captured in one layer only: the next layer may then
+    bring another such number.
     """
     numbers, layers = np.unique(values, return_counts=True)
     rests, of, counts = np.unique(numbers % step, return_inverse=True, return_counts=True)
@@ -138,10 +139,11 @@ def _larger(name: str, values: Array, step: int) -> Group | None:
 
 
 def _saved(group: Group, numbers: int, times: int) -> float:
-    """The bits saved by naming the group before the numbers.
+    """The bits that naming the group saves in naming the numbers; ``numbers`` and ``times`` are
+    counts.
 
-    A number then needs fewer bits; the group itself takes the bits that name its remainders (of
-    ``times``) and the numbers that do not keep to it.
+    Each number in the group then needs fewer bits. The group costs the bits that name its
+    remainders, of ``times`` remainders possible, and its single numbers.
     """
     groups, alone = len(group.left), len(group.alone)
     saved = (numbers - alone) * math.log2(times / groups)
@@ -150,7 +152,7 @@ def _saved(group: Group, numbers: int, times: int) -> float:
 
 
 def _choice(n: int, k: int) -> float:
-    """The bits that it takes to name ``k`` of ``n`` things."""
+    """The bits that it takes to say which ``k`` of ``n`` things are chosen."""
     return math.log2(math.comb(n, k))
 
 

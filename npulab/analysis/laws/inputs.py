@@ -57,8 +57,10 @@ class Table:
 
 
 def checked_words(words: Any) -> Array:
-    """Words as ``(N, W) uint32``; raises ValueError for rows of different length, and for anything
-    but whole numbers of 0 to 0xffffffff.
+    """Words as ``(N, W) uint32``.
+
+    Raises ValueError for rows of different lengths, and for values that are not whole numbers of 0
+    to 0xffffffff.
     """
     try:
         array = np.asarray(words)
@@ -81,10 +83,9 @@ def checked_words(words: Any) -> Array:
 
 
 def checked_sweep(words: Any) -> Array:
-    """Words as ``(N, W) uint32``.
+    """Words as ``(N, W) uint32``, at least two rows that are not all the same.
 
-    Raises as ``checked_words``, and ValueError for fewer than two rows and if all rows are the
-    same.
+    Raises ValueError otherwise, and as ``checked_words``.
     """
     array = checked_words(words)
     if len(array) < 2 or array.shape[1] < 1:
@@ -105,9 +106,9 @@ def checked_parameters(
 ) -> Table:
     """Parameters from a DataFrame or a mapping of columns.
 
-    With ``like``, the columns must be those of another table and get the types that they have
-    there. Raises ValueError for columns that are not numbers, not finite or not ``rows`` long, and
-    without ``like`` if no column varies.
+    With ``like``, the columns must be those of this table and get their types there. Raises
+    ValueError if a column is not ``rows`` finite numbers, and without ``like`` also if no column
+    varies.
     """
     import pandas as pd
 
@@ -143,7 +144,9 @@ def checked_parameters(
 
 
 def _like(frame: pd.DataFrame, like: Table) -> Table:
-    """The columns of ``frame`` that the table ``like`` has, with the types that they have there."""
+    """The columns of ``frame`` that the table ``like`` has, converted to the types that they have
+    there.
+    """
     integers, reals = {}, {}
     names = ", ".join((*like.integers, *like.reals))
     for name in (*like.integers, *like.reals):
@@ -199,8 +202,8 @@ def _typed(frame: pd.DataFrame) -> Table:
 
 
 def checked_numbers(values: Any, name: str) -> Array:
-    """``values`` as ``(N,) float64``; raises ValueError for values that are no numbers, not finite,
-    or beyond 2**53.
+    """``values`` as ``(N,) float64``; raises ValueError if one is no number, not finite, or beyond
+    2**53.
     """
     try:
         column = np.asarray(values, np.float64)
@@ -218,8 +221,9 @@ def checked_numbers(values: Any, name: str) -> Array:
 
 
 def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Array]:
-    """The values ``(N,) int64`` of a user's laws for these parameters, by text; raises ValueError
-    if a law is not a function or gives anything but a whole number for each row.
+    """The values ``(N,) int64`` of a user's laws for these parameters, by the text of the law.
+
+    Raises ValueError if a law is not a function, or does not give a whole number for each row.
     """
     allowed = (
         "allowed are functions of the parameters by text, each with a whole number for each row"
@@ -250,10 +254,10 @@ def named_bits(
     registers: RegisterMap | None = None,
     argument: str = "--nuisance",
 ) -> Array | None:
-    """``(W,) uint32``: the bits that texts name, each a word or a run of bits; None without a text.
+    """``(W,) uint32``: a mask of the bits that texts name; None without a text.
 
-    The names are those that ``registers`` give to bits by their place. An error names the
-    ``argument``.
+    A text is the name of a word, or of a run of its bits, as ``registers`` name them by their
+    place. An error names the ``argument``.
 
     >>> [hex(mask) for mask in named_bits(["w0", "w1_6_3"], 2)]
     ['0xffffffff', '0x1c0']
@@ -280,8 +284,8 @@ def named_bits(
 
 
 def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
-    """``(W,) uint32``: the bits of all fields whose names match one of the globs; a glob may have
-    the register or the block before the name.
+    """``(W,) uint32``: a mask of the bits of all fields whose names match one of the globs. A glob
+    may begin with the register or the block.
 
     Raises LookupError for a glob that no field matches, and if there is no map.
     """
@@ -305,7 +309,7 @@ def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
 
 
 def field_starts(registers: RegisterMap | None, width: int) -> list[int]:
-    """``(W,) uint32``: the bits at which a field of a map begins; 0 without a map."""
+    """``(W,) uint32``: a mask of the lowest bits of the fields of a map; 0 without a map."""
     starts = [0] * width
     for piece in itertools.chain.from_iterable(item.pieces for item in registers or ()):
         starts[piece.word] |= 2**piece.lsb
@@ -313,11 +317,10 @@ def field_starts(registers: RegisterMap | None, width: int) -> list[int]:
 
 
 def candidate_layers(path: str, sweep: Sweep | SweepStore) -> pd.DataFrame:
-    """Layers to choose from, read from a .csv table or a sweep, with the parameters in the order of
-    ``sweep``.
+    """Layers to choose from, read from a .csv table or a sweep. Their columns are the parameters of
+    ``sweep``, in its order.
 
-    Raises ValueError for a file that is neither, that lacks a parameter of ``sweep``, or that has
-    no row.
+    Raises ValueError for another kind of file, a missing parameter, and a file without rows.
     """
     import pandas as pd
 

@@ -1,6 +1,7 @@
-"""The law library: laws of the shapes in ``grammar.csv`` over the parameters, cheapest first.
+"""The law library: laws over the parameters of the shapes in ``grammar.csv``, cheapest first.
 
-Of laws with equal columns, only the first is in the library; the others are its rivals.
+Of laws with equal values on all captures, only the cheapest is in the library; the others are its
+rivals.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ COLUMN = np.dtype(
 
 @dataclass(frozen=True)
 class Names:
-    """The columns that laws are made of.
+    """The columns that laws are made of: whole-valued parameters, real parameters, explained
+    fields, and the texts of the user's laws.
 
-    These are whole-valued and real parameters, explained fields, and texts of the user's laws.
-    Real parameters enter only as float32 bit patterns of products and ratios; ``factors`` are
-    whole-valued parameters that enter only products for limits.
+    Real parameters enter only in products and ratios, as their float32 bit patterns. ``factors``
+    are whole-valued parameters that enter only products for limits.
     """
 
     integers: Sequence[str] = ()
@@ -75,8 +76,9 @@ class Names:
 
 @dataclass(frozen=True)
 class Group:
-    """Names of a formula that take columns of the same kinds, in one order only; ``steps`` are 1
-    between names of different columns, 0 where they may be the same.
+    """Names of a formula that take columns of the same kinds, of which only one order counts.
+    ``steps`` has for each two successive names 1 if their columns must differ, 0 if they may be the
+    same.
     """
 
     names: tuple[str, ...]
@@ -105,7 +107,7 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class Formulas:
-    """How each column of a library is computed, in a ``table`` of dtype COLUMN."""
+    """How the values of each column of a library are computed: a ``table`` of dtype COLUMN."""
 
     leaves: tuple[Expression, ...]
     table: Array
@@ -128,7 +130,7 @@ class Formulas:
         return numbers, keys[numbers]
 
     def twins(self, number: int) -> list[int]:
-        """The first few other columns that have the same values as a column."""
+        """A few other columns with the same values as the column ``number``."""
         numbers, keys = self._by_key
         first, end = np.searchsorted(keys, self.table["key"][number] + np.array([0, 1], np.uint64))
         same = numbers[first : min(end, first + BUDGET.same_column + 1)]
@@ -139,8 +141,9 @@ class Formulas:
 class Family:
     """Laws of one kind.
 
-    ``values (L, N)``; ``cost (L,)`` in bits; ``uses (L,)`` has a bit for each field that a law
-    reads; ``numbers (L,)`` are the laws' columns among all ``formulas``.
+    ``values (L, N)`` are their values, ``cost (L,)`` their costs in bits. ``uses (L,)`` is a mask
+    with a bit for each field that a law reads. ``numbers (L,)`` are the rows of the laws in
+    ``formulas``.
     """
 
     values: Array
@@ -157,11 +160,11 @@ class Family:
 
     @property
     def parts(self) -> Array:
-        """``(L, 4)``: the columns that the names of each law take; -1 after the last."""
+        """``(L, 4)``: for each law the columns that stand for the names of its formula, then -1."""
         return np.asarray(self.formulas.table["of"][self.numbers])
 
     def of(self, rows: Any) -> Family:
-        """Some of the laws, selected by a mask or a slice."""
+        """The laws that a mask, a slice or their numbers select."""
         return replace(
             self,
             values=self.values[rows],
@@ -171,7 +174,7 @@ class Family:
         )
 
     def named(self) -> Family:
-        """The laws without their values, which takes little memory."""
+        """The same laws without their values, which saves memory."""
         return replace(self, values=np.zeros((len(self), 0)))
 
     def without(self, uses: int) -> Family:
@@ -180,8 +183,8 @@ class Family:
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A column that is a parameter, a field or a user's law; ``uses`` is the bit of the field, 0 if
-    it is no field.
+    """A column that is a parameter, a field or a user's law. ``uses`` is the mask bit of a field, 0
+    for any other leaf.
     """
 
     law: Expression
@@ -192,13 +195,13 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False)
 class Library:
-    """Laws with ``uint32`` columns by rising cost, without laws whose column another law has; and
-    columns in int64 for which a search solves constants.
+    """The laws as ``uint32`` columns, by rising cost and with different values; and int64 columns
+    for which a search solves constants.
 
-    ``linear`` is x + k y of sizes and products; ``areas`` is (a + k - 1) (b + l - 1), aligned: the
-    input that a tile of the output needs; ``products`` are of up to four sizes, for limits.
-    ``leaves`` are the plain columns that are sizes, ``sample`` has the values of the laws on the
-    captures ``sample_rows``.
+    ``linear`` are x + k y of sizes and products. ``areas`` are (a + k - 1) (b + l - 1), aligned:
+    the input that a tile of the output needs. ``products`` of up to four sizes are for limits.
+    ``leaves`` are the parameters, fields and user's laws that are sizes. ``sample`` has the values
+    of the laws on the captures ``sample_rows``.
     """
 
     laws: Family
@@ -218,7 +221,7 @@ class Library:
         return len(self.laws)
 
     def without(self, uses: int) -> Library:
-        """The library without the laws that read any of the fields whose bits are in ``uses``."""
+        """The library without the laws that read a field of the mask ``uses``."""
         if not uses:
             return self
         return replace(
@@ -232,7 +235,7 @@ class Library:
         )
 
     def uses_of(self, fields: Iterable[str]) -> int:
-        """The bits of ``uses`` that stand for these fields."""
+        """The mask of these fields, as ``uses`` has it."""
         uses = 0
         for name in fields:
             uses |= self.field_bits.get(name, 0)
@@ -240,19 +243,19 @@ class Library:
 
     @cached_property
     def limited(self) -> tuple[Family, Array, Array]:
-        """The laws for which limits are searched, their values ``(N, L)``, and ``(L,) bool``: true
-        for laws without negative numbers.
+        """The laws on which limits are tried; their values ``(N, L)``; and ``(L,) bool``, true for
+        laws without negative values.
         """
         laws = self.laws.of(slice(BUDGET.limit_laws))
         return laws, np.ascontiguousarray(laws.values.T), laws.values.max(1) < 2**31
 
     @cached_property
     def inner(self) -> tuple[tuple[Family, Family], Array, Array, dict[int, tuple[Array, Array]]]:
-        """The areas and the first laws, which a search tries as factors of products: the laws,
+        """The areas and the cheapest laws, which a search tries as factors of products: the laws,
         their values, their costs, and a cache.
 
-        The cache has, by the number of a capture, the laws sorted by their values there, and these
-        values.
+        The key of the cache is the number of a capture. Its value is the laws sorted by their
+        values on that capture, and these values.
         """
         both = self.areas, self.laws.of(slice(BUDGET.scaled_columns))
         values = np.concatenate([family.values.astype(np.int64) for family in both])
@@ -264,7 +267,9 @@ class Library:
         )
 
     def leaf_pairs(self) -> Iterator[tuple[Leaf, Leaf]]:
-        """Yield pairs (x, z) of plain columns: x is the constant 0 or a field, z any size but x."""
+        """Yield pairs (x, z) of leaves: x is the constant 0 or a field, z another leaf that is a
+        size.
+        """
         nothing = Leaf(constant(0), np.zeros(self.n, np.int64), 0.0, 0)
         for x in [nothing, *(leaf for leaf in self.leaves if leaf.uses)]:
             for z in self.leaves:
@@ -272,8 +277,8 @@ class Library:
                     yield x, z
 
     def rivals(self, index: int, within: float) -> list[tuple[float, Expression]]:
-        """Other laws with the same column as law ``index``, each with the bits that it costs more:
-        at most ``within``.
+        """Other laws with the same values as law ``index``, each with the bits that it costs more,
+        which are at most ``within``.
         """
         formulas, number = self.laws.formulas, int(self.laws.numbers[index])
         costs = formulas.table["cost"]
@@ -287,7 +292,7 @@ class Library:
 
 
 def make_library(columns: Columns, names: Names, most: int = BUDGET.laws) -> Library:
-    """The library over the captures' columns, with about ``most`` laws at most."""
+    """The library over the columns of the captures, with at most about ``most`` laws."""
     growth = _Growth(columns, names)
     stages = defaultdict(list)
     for number, shape in enumerate(grammar()):
@@ -298,8 +303,8 @@ def make_library(columns: Columns, names: Names, most: int = BUDGET.laws) -> Lib
 
 
 def is_size(values: Array) -> bool:
-    """True if a column may be a size rather than a flag: it has more than two values, or all its
-    values are above 0.
+    """True if a column may be a size and no flag: it has more than two values, or no value of 0 or
+    below.
     """
     kinds = np.unique(values)
     return len(kinds) > 2 or bool(kinds[0] > 0)
@@ -355,7 +360,7 @@ def _price(text: str, value: int) -> float:
 
 
 def _filled(formula: Expression, parts: Mapping[str, Expression]) -> Expression:
-    """A formula with expressions in the places of its names."""
+    """The expression of a formula, with ``parts`` in place of its names."""
     if formula.op == PARAMETER:
         return parts.get(formula.args[0], formula)
     if formula.op == CONSTANT:
@@ -374,7 +379,7 @@ def _computed(formula: Expression, columns: Mapping[str, Array]) -> Any:
 
 
 def _leaves(names: Names) -> Iterator[tuple[Expression, float, str]]:
-    """Yield the law, the cost and the family of each column that others are made of."""
+    """Yield the law, the cost and the family of each leaf."""
     for text in names.given:
         yield Expression(GIVEN, (text,)), PRIOR.given, LAWS
     for name in names.integers:
@@ -428,8 +433,8 @@ class _Made:
 class _Growth:
     """Makes a library, stage by stage.
 
-    ``kinds`` has the columns of each kind, ``stored`` the values of those that later rows take,
-    ``made`` the numbers and the values of the laws and of the columns of each family.
+    ``kinds`` has the numbers of the columns by kind; ``stored`` the values of columns that later
+    rows of the grammar take; ``made`` the numbers and values of the columns made, by family.
     """
 
     def __init__(self, columns: Columns, names: Names) -> None:
@@ -513,7 +518,7 @@ class _Growth:
         return np.concatenate(blocks)
 
     def _operands(self, shape: Shape) -> Array:
-        """``(rows, names)``: the columns that the names of a shape may take together."""
+        """``(rows, names)``: the combinations of columns that a shape may take for its names."""
         of = np.zeros((1, 0), int)
         for group in shape.groups:
             chosen = self._chosen(group)
@@ -530,14 +535,14 @@ class _Growth:
         return of[np.concatenate(holds) >= USUALLY]
 
     def _chosen(self, group: Group) -> Array:
-        """``(rows, names)``: the columns that the names of a group may take."""
+        """``(rows, names)``: the combinations of columns that a group of names may take."""
         pool, size = np.array(self._pool(group.kinds), int), len(group.names)
         choices = [*itertools.combinations_with_replacement(range(len(pool)), size)]
         at = np.array(choices, int).reshape(-1, size)
         return pool[at[(np.diff(at, axis=1) >= group.steps).all(1)]]
 
     def _pool(self, kinds: str) -> list[int]:
-        """The columns of any of the kinds."""
+        """The numbers of the columns of any of these kinds."""
         found: dict[int, None] = {}
         for kind in kinds.split(" or "):
             limit, _, words = kind.rpartition(" of ")
@@ -569,7 +574,7 @@ class _Growth:
         return np.broadcast_to(values, (len(of), self.n))
 
     def _peaks(self, block: Array) -> Array:
-        """The value that each of some columns may reach, from the largest values of its parts."""
+        """An upper limit of the values of each column, from the largest values of its parts."""
         peaks = np.zeros(len(block))
         largest = self.stored.max(1).astype(float)
         for shape, rows in _by_shape(block["shape"]):
@@ -579,7 +584,7 @@ class _Growth:
         return peaks
 
     def _enter(self, made: Sequence[_Made], family: str) -> None:
-        """Enter columns as laws or as columns of a family, and under their kinds."""
+        """Enter columns under their kinds, and as laws or as columns of a family."""
         first: Array = np.ones(len(self.table), bool)
         dtype: Any = np.int64
         if family == LAWS:
@@ -598,10 +603,9 @@ class _Growth:
                 self.kinds[kind] += numbers.tolist()
 
     def _first(self, made: Sequence[_Made]) -> Array:
-        """Which columns of the table vary and have values that no earlier column has, of those just
-        made.
+        """Which of the columns just made vary and differ from all earlier columns.
 
-        A column whose values an earlier column has is a rival of that column.
+        A column that equals an earlier column is a rival of that one.
         """
         all_keys, total = self.table["key"], self._weights.sum()
         for one in made:
@@ -651,7 +655,7 @@ class _Growth:
         )
 
     def _family(self, name: str, formulas: Formulas, most: int | None = None) -> Family:
-        """The columns of a family by rising cost, at most so many."""
+        """The columns of a family by rising cost, at most ``most`` of them."""
         made = self.made[name]
         numbers = np.concatenate([np.zeros(0, int), *(of for of, _ in made)])
         order = np.argsort(self.table["cost"][numbers].astype(np.float32), kind="stable")
@@ -659,8 +663,8 @@ class _Growth:
         keep = np.ones(len(numbers), bool)
         if most is not None:
             keep[most:] = False
-            # a tenth of the places is reserved for laws of real numbers, because integer shapes
-            # would fill all
+            # a tenth of the library is kept for laws of real numbers, because those of whole
+            # numbers would fill it
             keep[np.flatnonzero(self.table["real"][numbers])[: most // 10]] = True
         numbers = numbers[keep]
         row = np.full(len(self.table), len(numbers))

@@ -13,18 +13,18 @@ from npulab.analysis.laws.predicates import Predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 
 BLOCK = BUDGET.list_block
-# the most uint64 numbers of the table (64 laws each) that are made at once, so that they fit a
-# cache
+# the most uint64 numbers of a table (64 laws in each) that are made at once, to fit a cache
 TABLE = 2**13
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
 
 
 class Choices(NamedTuple):
-    """The laws and predicates that lists are made of, on some captures.
+    """The laws and conditions from which decision lists are made.
 
-    ``agree (L, N) bool`` says on which captures each law gives the field, ``cost (L,)`` its bits;
-    ``masks (P, N) bool`` says which captures a predicate selects (the first one: all), ``prices
-    (P,)`` its bits; ``weights (N,)`` are the bits of a capture without a law.
+    ``agree (L, N) bool`` says on which captures each law gives the field, ``cost (L,)`` its cost in
+    bits. ``masks (P, N) bool`` says which captures each condition selects (the first condition
+    selects all), ``prices (P,)`` its cost in bits. ``weights (N,)`` are the bits that a capture
+    without a law costs.
     """
 
     agree: Array
@@ -35,12 +35,12 @@ class Choices(NamedTuple):
 
     @classmethod
     def of(cls, pool: Pool, predicates: Predicates, weights: Array) -> Choices:
-        """The kept laws of a pool and all predicates."""
+        """The laws of a pool that lists are made of, and all conditions."""
         kept = pool.kept
         return cls(pool.agree[kept], pool.cost[kept], predicates.masks, predicates.cost, weights)
 
     def on(self, rows: Array) -> Choices:
-        """The same laws and predicates on some of the captures, ``rows (N,) bool``."""
+        """The same laws and conditions, restricted to the captures ``rows (N,) bool``."""
         agree, masks = self.agree[:, rows], self.masks[:, rows]
         return self._replace(agree=agree, masks=masks, weights=self.weights[rows])
 
@@ -48,11 +48,11 @@ class Choices(NamedTuple):
 def decision_lists(
     choices: Choices, depth: int = BUDGET.depth, partly: bool = False
 ) -> tuple[tuple[float, Path], ...]:
-    """Lists whose every step is exact on the captures that it decides, by rising description
-    length.
+    """Decision lists by rising description length. The law of each step is right on all captures
+    that the step decides.
 
-    With ``partly`` there are also lists that leave captures without a law; their length includes
-    the bits of these captures.
+    With ``partly`` there are also lists that leave captures without a law; the bits of these
+    captures are added to their length.
     """
     agree, cost, masks, prices, weights = choices
     chosen, right = _bytes(masks), _bytes(agree)
@@ -96,10 +96,10 @@ def decision_lists(
 
 
 class _State:
-    """The captures that earlier steps left to decide, and the laws to choose from; ``inside`` are
-    the packed rows of the predicates on these captures.
+    """The captures that no step decided yet, and the laws to choose from. ``inside`` are the packed
+    rows of conditions, restricted to these captures.
 
-    A law is dropped if a cheaper law is right on all captures on which it is right.
+    A law is dropped if a cheaper law is right wherever it is right.
     """
 
     def __init__(self, inside: Array, right: Array, price: Array, n: int) -> None:
@@ -122,16 +122,15 @@ class _State:
 
 
 def _bytes(rows: Array) -> Array:
-    """The rows as ``packed`` gives them, but as bytes of 8 captures each."""
+    """Rows of ``packed`` as bytes of eight captures each, instead of numbers of 64."""
     return packed(rows).view(np.uint8)
 
 
 class Exact:
-    """A table that finds the first law that is right on all of some captures.
+    """A table to find the cheapest law that is right on all captures of a set.
 
-    ``right (L, K) uint8`` has a bit for each capture. For each group of eight captures the table
-    has, for each of their 256 subsets, the laws that are right on the whole subset, 64 laws in a
-    number.
+    ``right (L, K) uint8`` has a bit for each capture. For each group of eight captures and each of
+    its 256 subsets, the table has the laws that are right on the whole subset, 64 laws in a number.
     """
 
     def __init__(self, right: Array) -> None:
@@ -164,8 +163,8 @@ class Exact:
 
 
 def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path]]:
-    """The best ways to end a list with one condition and an else, as (bits, steps); the law for the
-    larger side is found first.
+    """The best ends of a list, one condition and an else, as (bits, steps). The law of the half
+    with more captures is chosen first.
     """
     asked = np.flatnonzero(
         (state.count >= BUDGET.in_step) & (state.count <= state.n - BUDGET.in_step)
@@ -196,10 +195,11 @@ def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path
 
 
 def _steps(state: _State, prices: Array, explained: Array) -> list[tuple[float, int, int]]:
-    """The best next steps (gain, predicate, law) for the captures left, each with the cheapest law
-    that is right on all captures that it decides.
+    """The best next steps (gain, condition, law). The law of a step is the cheapest that is right
+    on all captures that the step decides.
 
-    Predicates are tried by falling upper limit of their gain, so that most need not be tried.
+    Conditions are tried in the order of an upper limit of their gain, so that most need not be
+    tried.
     """
     limit = explained - prices - state.price.min() - PRIOR.step
     limit[(state.count < BUDGET.in_step) | (state.count == state.n)] = -np.inf
@@ -222,7 +222,7 @@ def _steps(state: _State, prices: Array, explained: Array) -> list[tuple[float, 
 def _fan(
     steps: list[tuple[float, int, int]], masks: Array, left: Array
 ) -> list[tuple[int, int, Array]]:
-    """(predicate, law, captures left) of the best steps that leave different captures."""
+    """(condition, law, captures left) of the best steps; no two steps leave the same captures."""
     out: dict[bytes, tuple[int, int, Array]] = {}
     for _, predicate, law in steps:
         after = left & ~masks[predicate]
@@ -232,9 +232,10 @@ def _fan(
 
 
 def held_out(pool: Pool, predicates: Predicates, weights: Array, partly: bool = False) -> Array:
-    """``(N,) bool``: the captures that a list made without them (a quarter at a time) gets wrong.
+    """``(N,) bool``: the captures that are given wrongly by a list that was made without them; a
+    quarter of the captures is held out at a time.
 
-    A capture that the list leaves without a law is wrong unless ``partly``.
+    A capture that the list leaves without a law is wrong, unless ``partly`` is true.
     """
     part = np.random.default_rng(7).permutation(len(weights)) % BUDGET.folds
     choices = Choices.of(pool, predicates, weights)

@@ -21,12 +21,12 @@ def unpacked(rows: Array, n: int) -> Array:
 
 
 def counted(rows: Array) -> Array:
-    """The number of captures in each row of ``(R, N) bool``, (R,)."""
+    """``(R,)``: the number of captures in each row of ``(R, N) bool``."""
     return np.bitwise_count(np.packbits(rows, axis=1)).sum(1, dtype=np.int64)
 
 
 def distinct(rows: Array) -> Array:
-    """The rising indices of ``(R, K) uint64`` rows, without rows that equal an earlier row."""
+    """The indices of ``(R, K) uint64`` rows that equal no earlier row, in rising order."""
     weights = (
         np.random.default_rng(2).integers(1, 2**62, rows.shape[1]).astype(np.uint64) * np.uint64(2)
         + 1
@@ -38,15 +38,15 @@ def distinct(rows: Array) -> Array:
 
 
 def weighed(rows: Array, weights: Array) -> Array:
-    """The sum of ``weights (N,)`` over the captures of each row of ``(R, N) bool``, (R,)."""
+    """``(R,)``: the sum of ``weights (N,)`` over the captures in each row of ``(R, N) bool``."""
     return weighed_octets(np.packbits(rows, axis=1, bitorder="little"), weights)
 
 
 def weighed_octets(rows: Array, weights: Array) -> Array:
-    """``weighed`` for rows ``(R, K) uint8`` that hold eight captures in a number.
+    """``weighed`` for rows ``(R, K) uint8`` in which each byte holds eight captures.
 
-    For each eight captures the sums of all 256 subsets are looked up in a table, which is quicker
-    than a product of matrices and takes one thread.
+    The sums of all 256 subsets of eight captures are made first, then looked up. That is quicker
+    than a matrix product and takes one thread.
     """
     octets = np.zeros((rows.shape[1], 8))
     octets.ravel()[: len(weights)] = weights

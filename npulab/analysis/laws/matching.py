@@ -1,5 +1,5 @@
-"""Laws that hold on all captures, found by exact matching of bit columns; a field ends where its
-match with a law ends.
+"""Laws that hold on all captures, found by comparing columns of bits; a field ends where its bits
+stop to equal those of the law.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from npulab.registers.fields import WORD_BITS as WORD
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """The bits of laws that equal bits of words on every capture.
+    """The bits of words and the bits of laws that are equal on every capture.
 
-    Equal bits have the same number: ``of_bit (W, 32)`` is the number of each bit to explain,
-    ``of_law (L, 32)`` that of each bit of a law; -1 for a bit without an equal. ``order`` are the
-    bits of laws, each as 32 law + bit, sorted by number; the bits with number i begin in it at
-    ``ends[i]``.
+    Equal bits have one number: ``of_bit (W, 32)`` has the number of each bit to explain, ``of_law
+    (L, 32)`` that of each bit of a law; -1 means that no bit equals it. ``order`` has the bits of
+    laws, as 32 law + bit, sorted by number. The bits with number i begin there at ``ends[i]``.
     """
 
     of_bit: Array
@@ -33,8 +32,8 @@ class Matches:
     ends: Array
 
     def giving(self, positions: Sequence[tuple[int, int]]) -> tuple[Array, Array]:
-        """The laws that give bits at some positions of one word, and the bit of each law that gives
-        the first of them.
+        """The laws that give the bits at ``positions``, all of one word; and for each law the
+        number of its bit at the first position.
         """
         wanted = []
         for position in positions:
@@ -53,26 +52,26 @@ class Matches:
 
 @dataclass(frozen=True)
 class Run(Place):
-    """The bits of a place that equal the bits of law ``law`` at ``shift`` and above."""
+    """Bits of a word that equal the bits of law ``law`` from its bit ``shift`` up."""
 
     law: int
     shift: int
 
 
 def bits_of(words: Array) -> Array:
-    """``(N, W, 32) uint8`` of ``(N, W) uint32``, lowest bit first."""
+    """``(N, W, 32) uint8``: the bits of ``(N, W) uint32``, lowest first."""
     data = np.ascontiguousarray(words, "<u4")
     return np.unpackbits(data.view(np.uint8).reshape(*data.shape, 4), axis=-1, bitorder="little")
 
 
 def _keys(values: Array) -> Array:
-    """``(32, L) uint64``: for each row of values ``(L, N)`` and each bit, a key of the bit's column
-    over the captures; equal columns have equal keys.
+    """``(32, L) uint64``: a key for each bit of each row of values ``(L, N)``. Bits that are equal
+    on all captures have equal keys.
     """
     out = np.zeros((WORD, len(values)), np.uint64)
     more = np.random.default_rng(5).integers(2**62, size=-(-values.shape[1] // WORD)) * 2 + 1
-    # up to 64 captures the key is the column itself; beyond, a sum that is hardly ever the same for
-    # two columns
+    # up to 64 captures the key is the column itself; with more it is a sum, which two different
+    # columns hardly ever share
     for start, factor in zip(range(0, values.shape[1], WORD), [1, 2**WORD, *more], strict=False):
         part = values[:, start : start + WORD].T
         square = np.zeros((WORD, len(values)), np.uint32)
@@ -119,13 +118,13 @@ def match(words: Array, library: Library, todo: Array) -> Matches:
 
 
 def _folded(keys: Array) -> Array:
-    """16 bits that depend on all bits of a key."""
+    """A number of 16 bits from each key; it depends on all bits of the key."""
     return (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)
 
 
 def _sorted(numbers: Array, kinds: int) -> tuple[Array, Array]:
-    """The flat indices of all numbers but -1, sorted by number, and for each number the place in
-    them at which it begins.
+    """The flat indices of all numbers but -1, sorted by number; and for each number the index there
+    at which it begins.
     """
     places = np.flatnonzero(numbers >= 0)
     which = numbers.ravel()[places]
@@ -140,8 +139,8 @@ def _spans(first: Array, counts: Array) -> Array:
 
 
 def _placed(matches: Matches, laws: Array) -> tuple[Array, Array, Array, Array]:
-    """Where laws lie, as four arrays ``(M,)``: word, law (its index in ``laws``), offset of the law
-    in the word, and a mask of the word's bits that equal the law's bits there.
+    """Where laws match, as four arrays ``(M,)``: word, index in ``laws``, offset of the law in the
+    word, and a mask of the word's bits that equal the bits of the law at that offset.
     """
     order, ends = _sorted(matches.of_bit, len(matches.ends) - 1)
     law, shift = np.nonzero(matches.of_law[laws] >= 0)
@@ -161,9 +160,10 @@ def _placed(matches: Matches, laws: Array) -> tuple[Array, Array, Array, Array]:
 def runs(
     words: Array, library: Library, matches: Matches, constant: Array, starts: Sequence[int]
 ) -> Array:
-    """``(R, 5)``: word, lowest bit, width, law and the law's own lowest bit of each maximal run of
-    matched bits, within fields. A constant bit may lie inside a run if the law's bit there has
-    the same constant value.
+    """``(R, 5)``: word, lowest bit, width, law, and the law's own bit at the lowest bit, of each
+    longest run of matched bits within a field.
+
+    A constant bit may lie inside a run if the law's bit there has the same constant value.
     """
     laws = np.flatnonzero((matches.of_law >= 0).any(1))
     given = (matches.of_law[laws] >= 0) @ 2 ** np.arange(WORD)
@@ -196,7 +196,7 @@ def runs(
         low = left & -left
         # adding the lowest bit carries through all adjacent set bits, which are the run
         run = filled & ~(filled + low)
-        # the starts of fields above the run's first bit, where the run must end
+        # fields that begin above the run's first bit: the run must end below them
         above = first[word[rows]] & -2 * low
         run &= (above & -above) - 1
         lsb, end = (np.frexp(bits)[1] for bits in (low, left & run))

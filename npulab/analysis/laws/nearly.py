@@ -12,11 +12,11 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR
 
 
 def exceptions(law: Expression, right: Array, conditions: Predicates) -> str:
-    """A law that is right on most captures, as text, with the plainest condition that all other
-    captures meet.
+    """A law that is right on most captures, as text, with the plainest condition that all
+    exceptions meet.
 
     ``right (N,) bool`` says on which captures the law is right. The condition is named only if
-    hardly any capture on which the law is right meets it too.
+    hardly any of these captures meets it.
 
     >>> width = np.arange(8)
     >>> columns = Columns({"width": width, "mode": width // 6})
@@ -34,8 +34,8 @@ def exceptions(law: Expression, right: Array, conditions: Predicates) -> str:
 
 
 def flags(bits: Array, integers: Mapping[str, Array]) -> Sequence[str]:
-    """For each of ``bits (B, N) bool``, a text that names the bit of a parameter (or its opposite)
-    that agrees on most captures; blank if none does.
+    """For each of ``bits (B, N) bool``, a text that names the bit of a parameter, or its opposite,
+    that is equal on most captures; "" if there is none.
     """
     columns = Columns(integers)
     laws = []
@@ -65,6 +65,6 @@ def flags(bits: Array, integers: Mapping[str, Array]) -> Sequence[str]:
             else:
                 kind = "clear"
             text = f"{laws[number]} fits all {len(bit)}, {rare} of them {kind}: too few to claim"
-        # a bit that is rarely set (or rarely clear) agrees with many parameters by chance
+        # a bit that is nearly always 0, or nearly always 1, agrees with many parameters by chance
         out.append(text if (~right).sum() <= min(PRIOR.nearly * len(bit), rare / 2) else "")
     return out

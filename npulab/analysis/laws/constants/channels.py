@@ -1,5 +1,6 @@
-"""Constants of channels in one line: the same formula with the number of the channel, at places
-with the same distance."""
+"""Constants of channels in one line of text: one formula with the number of the channel, at places
+that are equally far apart.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ CHANNEL = "c"
 
 
 def lines_of(constants: Sequence[Constant]) -> Iterator[str]:
-    """Yield the texts of constants in the order of their first places, one for all channels."""
+    """Yield the texts of constants, in the order of their first places; constants that differ only
+    in the channel have one text.
+    """
     groups = defaultdict(list)
     for constant in constants:
         number, key = _numbered(constant)
@@ -37,7 +40,11 @@ def lines_of(constants: Sequence[Constant]) -> Iterator[str]:
 
 
 def _numbered(constant: Constant) -> tuple[int, object]:
-    """The channel of a constant, -1 for none, and what it has in common with other channels."""
+    """The channel of a constant, and a key that is equal for such constants of other channels.
+
+    The channel is -1, and the key of this constant alone, if the formula reads no channel, or if
+    the constant has several places, is not sure or goes with shifts.
+    """
     formula, number = _of_channel(constant)
     alone = len(constant.places) == 1 and constant.sure and not constant.shifts
     if number < 0 or not alone:
@@ -47,7 +54,9 @@ def _numbered(constant: Constant) -> tuple[int, object]:
 
 
 def _of_channel(constant: Constant) -> tuple[Formula, int]:
-    """The formula with ``c`` for the number of its channel, and the number, -1 for none."""
+    """The formula with ``c`` in place of the number of its channel, and that number; -1 if it reads
+    no channel.
+    """
     meaning = constant.meaning
     numbers = dict(zip(meaning.names, family_numbers(meaning.names), strict=True))
     formula = meaning.formula
@@ -71,7 +80,9 @@ def _stem(name: str, number: int) -> str:
 
 
 def _line(group: Sequence[tuple[int, Constant]]) -> str:
-    """The text of the constants of several channels, blank if their places have no common step."""
+    """The text of constants of several channels. It is blank if there are too few channels, or if
+    the offsets do not grow by the same step from channel to channel.
+    """
     if len(group) < FEWEST:
         return ""
     ordered = sorted(group, key=lambda one: one[0])
@@ -99,7 +110,7 @@ def _line(group: Sequence[tuple[int, Constant]]) -> str:
 
 
 def _names(constant: Constant, channel: int) -> tuple[str, ...]:
-    """The names of the columns; in names of one channel, ``c`` stands for its number."""
+    """The names of the columns of a constant, with ``c`` in place of the number ``channel``."""
     names = constant.meaning.names
     out = []
     for name, number in zip(names, family_numbers(names), strict=True):

@@ -1,5 +1,6 @@
-"""Which fits are claimed: the best one at each place, with what fits as well, and the shifts that
-belong to multipliers."""
+"""Which fits are claimed: at each place the best fit, with the fits of as many captures as ties;
+and the bytes that hold the shifts of claimed multipliers.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +15,23 @@ from numpy import ndarray as Array
 from npulab.analysis.laws.constants.matching import Hit, Stored, allowed_misses, evidence
 from npulab.analysis.laws.constants.places import Rows
 
-# What a claim says more than its choice costs, in bits. The odds that any claim of a search is
-# chance are at most 2**-CLAIM_BITS, as the costs are the lengths of a code for all that is tried.
+# The least bits of evidence, less the cost of the choice, that make a claim. The odds that any
+# claim of a search is chance are at most 2**-CLAIM_BITS, because the costs are code lengths of all
+# choices.
 CLAIM_BITS = 11.0
-SHIFT_BITS = 7.0  # the same of a shift, which belongs to a multiplier that is claimed already
-COUNTED = 64  # captures that say which bytes move
-Label = tuple[int, str, int]  # formula, name of the encoding, bits after the point
+SHIFT_BITS = 7.0  # the same for a shift of a claimed multiplier
+COUNTED = 64  # captures that are compared to count the bytes that move
+Label = tuple[int, str, int]  # number of the formula, name of the encoding, bits after the point
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """A place with the fits that hold there: ``labels`` are formula, encoding and fraction, the
-    plainest first, each with its fits, which differ in rounding or steps only."""
+    """A place, ``width`` bytes from ``offset`` in the byte ``order``, with the fits that hold
+    there.
+
+    ``labels`` has the fits by their label (formula, encoding and bits after the point), the
+    plainest label first. Fits of one label differ only in rounding or in float32 steps.
+    """
 
     offset: int
     order: int
@@ -39,7 +45,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Shift:
-    """A byte that holds ``sign * shift + added`` of a multiplier's left shift."""
+    """A byte at ``offset`` that holds ``sign * shift + added``, with the left shift of a
+    multiplier.
+    """
 
     offset: int
     sign: int
@@ -47,12 +55,12 @@ class Shift:
 
 
 def label_of(hit: Hit) -> Label:
-    """What two fits have in common that differ in rounding or steps only."""
+    """The label of a fit; fits that differ only in rounding or in float32 steps have one label."""
     return hit.formula, hit.stored.encoding.name, hit.stored.fraction
 
 
 def claims_of(hits: Sequence[Hit], rows: Sequence[Rows], size: int) -> list[Claim]:
-    """The claims for a stream of ``size`` bytes: no two have a byte in common."""
+    """The claims in a stream of ``size`` bytes; each byte belongs to at most one claim."""
     of_width = {one.width: one for one in rows}
     owner = np.full(size, -1)
     claims: list[Claim] = []
@@ -70,16 +78,19 @@ def claims_of(hits: Sequence[Hit], rows: Sequence[Rows], size: int) -> list[Clai
 
 
 def _tie(claim: Claim, hit: Hit, offset: int, order: int) -> None:
-    """Add a fit to the claim of its place if it fits as many captures."""
-    # a narrower word inside, or a wider one around it, says less and is no rival
+    """Add a fit to the claim of its place if it fits at least as many captures as the best fit."""
+    # a fit of a word inside this place, or around it, says less and is no rival
     same = (claim.offset, claim.order, claim.width) == (offset, order, hit.width)
     if same and hit.count >= claim.best.count:
         claim.labels[label_of(hit)].append(hit)
 
 
 def together(claims: Sequence[Claim]) -> list[list[Claim]]:
-    """The claims that hold the same constant, in the order of their first places: the same formula
-    and encoding, with a rounding and steps that fit all of them."""
+    """Groups of claims, each of one constant, in the order of their first places.
+
+    Claims of a group have the same formula, encoding and byte order, and a rounding and steps that
+    fit all of them.
+    """
     groups = []
     last: dict[tuple[Label, int], list[list[Claim]]] = defaultdict(list)
     for claim in sorted(claims, key=lambda claim: claim.offset):
@@ -97,7 +108,9 @@ def together(claims: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def common(claims: Sequence[Claim], label: Label) -> list[Stored]:
-    """The roundings and steps of a label that fit all claims, the plainest first."""
+    """The roundings and float32 steps, of fits with this label, that fit all claims; the plainest
+    first.
+    """
     first, *others = claims
     kept = list(dict.fromkeys(hit.stored for hit in first.labels.get(label, ())))
     for claim in others:
@@ -109,10 +122,11 @@ def common(claims: Sequence[Claim], label: Label) -> list[Stored]:
 def shifts_of(
     shifts: Array, offset: int, width: int, data: Array, present: Array, free: Array
 ) -> list[Shift]:
-    """The bytes that go with the left shifts ``(N,) int`` of the multiplier at ``offset``, nearest
-    first; none if the shift is the same on all captures, or chance would give as many.
+    """The bytes that hold the left shifts ``shifts (N,) int`` of the multiplier at ``offset``; the
+    byte nearest to it comes first.
 
-    ``free (B,) bool`` are the bytes that may hold a shift.
+    There are none if the shift is the same on all captures, or if bytes would agree with it as well
+    by chance. ``free (B,) bool`` are the bytes that may hold a shift.
     """
     moving = _moving_bytes(data)
     found = {}
@@ -132,7 +146,7 @@ def shifts_of(
 
 
 def _moving_bytes(data: Array) -> int:
-    """How many bytes move on more captures than may be noise."""
+    """The number of bytes that differ on more captures than noise may change."""
     some = data[:COUNTED]
     most = np.zeros(data.shape[1], int)
     for row in some:
@@ -141,13 +155,14 @@ def _moving_bytes(data: Array) -> int:
 
 
 def _following(shifts: Array, data: Array, present: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Yield numbers that may be added to the shifts, with the places that then hold them on all
-    captures but a few, and on which ``(places, N)``."""
+    """Yield (added, places, fits): bytes that hold the shifts plus ``added`` on all captures except
+    those allowed to be noise. ``fits (places, N)`` says on which captures.
+    """
     captures = len(shifts)
     if len(set(shifts.tolist())) < 2:
         return
     seen: dict[int, Array] = {}
-    # one of so many captures is no noise, and says what is added
+    # at least one of these captures is no noise, and gives the number that is added
     for first in range(allowed_misses(captures) + 1):
         added = (data[first].astype(int) - shifts[first]) % 256
         fits = ((shifts[:, None] + added) % 256 == data) & present

@@ -1,5 +1,6 @@
-"""Encodings of real numbers: from values to the numbers that a stream holds, by the rows of
-``encodings.csv``."""
+"""Encodings of real numbers, the rows of ``encodings.csv``: each turns a value into the number that
+a stream holds for it, its code.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SAID = {"even": "half to even", "zero": "toward zero", "away": "half away"}
 
 @dataclass(frozen=True)
 class Encoding:
-    """A way to store a real number: ``width`` bytes, of which ``bits`` are its precision."""
+    """A way to store a real number in ``width`` bytes, with a precision of ``bits`` bits."""
 
     name: str
     width: int
@@ -34,11 +35,12 @@ class Encoding:
     rounding: str
 
     def encode(self, values: Array, fraction: Array | int = 0) -> tuple[Array, Array]:
-        """The codes ``(F, N) uint32`` of values ``(F, N) float64``, and which rows have codes for
-        all values ``(F,) bool``; ``fraction`` are the bits after the point of fixed-point numbers,
-        one for each row or one for all.
+        """The codes ``(F, N) uint32`` of values ``(F, N) float64``, and ``(F,) bool``: the rows in
+        which all values have codes.
 
-        Negative fixed-point numbers are two's complements, in words of ``width`` bytes.
+        ``fraction`` is the number of bits after the point of fixed-point numbers, one for each row
+        or one for all rows. Negative fixed-point numbers are two's complements in words of
+        ``width`` bytes.
 
         >>> bf16, = (one for one in encodings() if str(one) == "bf16 toward zero")
         >>> codes, _ = bf16.encode(np.array([[35.75, 17.875, 8.9375]]))
@@ -80,7 +82,8 @@ class Encoding:
 
     def mantissas(self, values: Array) -> tuple[Array, Array]:
         """Multipliers ``uint32`` and left shifts ``int64`` of values, as TFLite's
-        ``QuantizeMultiplier`` gives them; 0 and 0 for a value that is not positive."""
+        ``QuantizeMultiplier`` gives them. Both are 0 for a value that is not positive.
+        """
         valid = np.isfinite(values) & (values > 0)
         # 0.5 <= part < 1, so that the multiplier has its highest bit set
         part, shift = np.frexp(np.where(valid, values, 1.0))

@@ -1,5 +1,6 @@
-"""Formulas of constants: products of real parameters with exponents -1, 0 and 1, and sums of such
-products with whole parameters, as arrays with a row for each formula."""
+"""Formulas of constants, as arrays with a row for each formula: products of real parameters with
+exponents -1, 0 and 1, and sums of such products with whole-valued parameters.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ DOUBLE, SINGLE_GIVEN, SINGLE = "double", "float32 parameters", "float32 products
 
 @dataclass(frozen=True)
 class Formula:
-    """``plus + sign * product`` of columns: ``factors`` are (name, exponent), ``plus`` is the name
-    of a whole column or blank."""
+    """``plus + sign * product``: ``factors`` of the product are (name of a column, exponent),
+    ``plus`` is the name of a whole-valued column, or blank.
+    """
 
     factors: tuple[tuple[str, int], ...]
     plus: str = ""
@@ -57,8 +59,9 @@ class Formula:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The names of real and of whole parameters, and their values ``(P, N) float64``, the real
-    parameters first."""
+    """The names of real and of whole-valued parameters, and their values ``(P, N) float64``; rows
+    of real parameters come first.
+    """
 
     real: tuple[str, ...]
     whole: tuple[str, ...]
@@ -70,15 +73,21 @@ class Columns:
 
     @property
     def single(self) -> bool:
-        """True if all parameters are float32 numbers, so that none is rounded to one."""
+        """True if all parameters are exact as float32, so that rounding them to float32 changes
+        nothing.
+        """
         return bool((self.values == self.values.astype(np.float32)).all())
 
 
 @dataclass(frozen=True, eq=False)
 class Formulas:
-    """Formulas as arrays: ``exponents (F, P) int8`` of the columns, ``plus (F,)`` the number of the
-    column that is added, -1 for none, ``sign (F,)`` of the product, ``cost (F,)`` in bits;
-    ``left_off`` says which formulas are not among them."""
+    """Formulas as arrays with a row for each of ``F`` formulas.
+
+    ``exponents (F, P) int8`` are the exponents of the columns in the product, ``sign (F,)`` is the
+    sign of the product, ``plus (F,)`` the number of the column that is added (-1: none), ``cost
+    (F,)`` the bits that it takes to choose the formula. ``left_off`` is a text: the formulas that
+    were not tried.
+    """
 
     columns: Columns
     exponents: Array
@@ -92,21 +101,21 @@ class Formulas:
 
     @property
     def sums(self) -> Array:
-        """``(F,) bool``: the formulas that read a whole column."""
+        """``(F,) bool``: the formulas that read a whole-valued column."""
         real = len(self.columns.real)
         return (self.plus >= 0) | (self.exponents[:, real:] != 0).any(1)
 
     @cached_property
     def different(self) -> Array:
-        """``(F,)``: how many different values a formula has on the captures."""
+        """``(F,)``: the number of different values that each formula has on the captures."""
         ordered = np.sort(values_of(self, self.columns.values), axis=1)
         return (ordered[:, 1:] != ordered[:, :-1]).sum(1) + 1
 
     def formula(self, number: int) -> Formula:
-        """One formula by its number."""
+        """The formula in row ``number``."""
         row = self.exponents[number]
         names = self.columns.names
-        # whole factors are written first: zx * sum * scale
+        # whole-valued factors are written first: zx * sum * scale
         places = sorted(np.flatnonzero(row).tolist(), key=lambda place: place < len(self.real))
         factors = tuple((names[place], int(row[place])) for place in places)
         plus = ""
@@ -130,7 +139,7 @@ class Formulas:
 
 
 def formulas_of(columns: Columns, most_factors: int) -> Formulas:
-    """The formulas over the columns that are tried."""
+    """The formulas that the search tries over the columns."""
     products, factors = _products(columns, most_factors)
     left_off = ""
     if factors < min(most_factors, len(columns.real)):
@@ -163,8 +172,9 @@ def formulas_of(columns: Columns, most_factors: int) -> Formulas:
 def _block(
     columns: Columns, exponents: Array, bits: float, plus: Array | int = -1, sign: Array | int = 1
 ) -> Formulas:
-    """Formulas of one kind, which cost ``bits`` and the choice among them; those whose value is the
-    same on all captures are left out."""
+    """Formulas of one kind. Each costs ``bits`` and the bits to choose it among the formulas of its
+    kind; formulas with the same value on all captures are left out.
+    """
     count = len(exponents)
     every = Formulas(
         columns,
@@ -179,7 +189,7 @@ def _block(
 
 
 def _products(columns: Columns, most_factors: int) -> tuple[Array, int]:
-    """The products of real columns ``(F, P) int8`` and the most factors that one has."""
+    """The products of real columns ``(F, P) int8``, and the most factors that one of them has."""
     slots = _slots(columns.real)
     for most in range(min(most_factors, len(slots)), 1, -1):
         if sum(1 for _ in _choices(slots, most, MOST_PRODUCTS)) <= MOST_PRODUCTS:
@@ -197,8 +207,11 @@ def _exponents(columns: Columns, slots: Sequence[Mapping[int, int]], most: int) 
 
 
 def _slots(names: Sequence[str]) -> list[dict[int, int]]:
-    """What a product may have one of: a column, as ``{-1: place}``, or the columns of a family, as
-    places by their numbers."""
+    """The slots of products: a product has at most one factor from each slot.
+
+    A slot is a single column, as ``{-1: its index}``, or the columns of a family, as their indices
+    by their number in the family.
+    """
     families: dict[str, dict[int, int]] = defaultdict(dict)
     for place, name in enumerate(names):
         found = NUMBERED.fullmatch(name)
@@ -217,8 +230,10 @@ def _slots(names: Sequence[str]) -> list[dict[int, int]]:
 def _choices(
     slots: Sequence[Mapping[int, int]], most: int, enough: int
 ) -> Iterator[list[tuple[int, int]]]:
-    """Yield products of 1 to ``most`` slots as (place, exponent) of each factor, one more than
-    ``enough`` at most; members of families are taken together by their numbers."""
+    """Yield products of 1 to ``most`` factors, each factor as (index of the column, exponent).
+
+    At most ``enough + 1`` products are yielded. Factors from several families have the same number.
+    """
     count = 0
     for size in range(1, most + 1):
         for chosen in combinations(slots, size):
@@ -231,7 +246,7 @@ def _choices(
 
 
 def _members(slots: Sequence[Mapping[int, int]]) -> Iterator[list[int]]:
-    """Yield the places of one column of each slot: the same number of every family."""
+    """Yield one column of each slot, as indices; columns of families all have the same number."""
     families = [slot for slot in slots if -1 not in slot]
     numbers = {-1}
     if families:
@@ -241,8 +256,11 @@ def _members(slots: Sequence[Mapping[int, int]]) -> Iterator[list[int]]:
 
 
 def _sums(columns: Columns, products: Array) -> tuple[list[Formulas], str]:
-    """Formulas with whole columns: one alone; ``a + b``, ``a - b`` and ``b``, where ``b`` is a
-    product of real columns and at most two whole ones; and what was left off."""
+    """Formulas with whole-valued columns ``a``, and a text about those that were left out.
+
+    They are ``a`` alone, ``a + b``, ``a - b`` and ``b``, where ``b`` is a product of real columns
+    and of at most two whole-valued columns.
+    """
     real, names = len(columns.real), columns.names
     alone = np.zeros((len(columns.whole), len(names)), np.int8)
     first = _block(columns, alone, ALONE_BITS, np.arange(real, len(names)))
@@ -263,8 +281,9 @@ def _sums(columns: Columns, products: Array) -> tuple[list[Formulas], str]:
 
 
 def _added(columns: Columns, bases: Array) -> Iterator[tuple[int, int, Array]]:
-    """Yield (column that is added, -1 for none, sign, products) of sums; a column of a family is
-    added to products with its number."""
+    """Yield (index of the added column or -1, sign, products) of sums. A column of a family is
+    added only to products that have its number.
+    """
     real = len(columns.real)
     numbers = family_numbers(columns.names)
     for sign in (1, -1):
@@ -278,8 +297,9 @@ def _added(columns: Columns, bases: Array) -> Iterator[tuple[int, int, Array]]:
 
 
 def _with_wholes(columns: Columns, products: Array, most: int) -> Array:
-    """The products, also with 1 to ``most`` whole columns as factors; columns of families have the
-    number that the product's columns have."""
+    """The products, and the same products with 1 to ``most`` whole-valued columns as further
+    factors. Columns of families have the number that the product's other columns have.
+    """
     real = len(columns.real)
     numbers = family_numbers(columns.names)
     out = [products]
@@ -299,7 +319,7 @@ def _with_wholes(columns: Columns, products: Array, most: int) -> Array:
 
 
 def family_numbers(names: Sequence[str]) -> list[int]:
-    """The number of each column in its family, -1 for a column of none."""
+    """The number of each column in its family; -1 for a column of no family."""
     out = [-1] * len(names)
     for slot in _slots(names):
         for number, place in slot.items():
@@ -308,7 +328,7 @@ def family_numbers(names: Sequence[str]) -> list[int]:
 
 
 def _agreeing(rows: Array, numbers: Sequence[int], number: int) -> Array:
-    """``(F,) bool``: the rows without a factor of another number."""
+    """``(F,) bool``: the rows in which no factor of a family has another number than ``number``."""
     others = [place for place, own in enumerate(numbers) if own not in (-1, number)]
     return (rows[:, others] == 0).all(1)
 
@@ -319,9 +339,9 @@ def _agreeing(rows: Array, numbers: Sequence[int], number: int) -> Array:
 def values_of(formulas: Formulas, values: Array, way: str = DOUBLE) -> Array:
     """The values ``(F, N) float64`` of formulas, from the values ``(P, N) float64`` of columns.
 
-    ``way`` says how: in double, in double from parameters that were rounded to float32, or in
-    float32 steps: the product of what stands above, that of what stands below, their quotient,
-    whole factors, the sum.
+    ``way`` says how they are computed: in double precision; in double precision from parameters
+    rounded to float32; or in float32 steps: the product of the factors with exponent 1, the product
+    of those with exponent -1, the quotient, the whole-valued factors, the sum.
     """
     kind: Any = np.float32
     if way != SINGLE:
@@ -354,13 +374,16 @@ def _multiplied(chosen: Array, values: Array) -> Array:
 
 
 def orders(count: int) -> list[tuple[int, ...]]:
-    """The orders of float32 steps in which so many factors may be multiplied and divided."""
+    """The orders in which ``count`` factors may be multiplied or divided in float32 steps."""
     return list(permutations(range(count)))
 
 
 def stepped(formulas: Formulas, values: Array, order: Sequence[int]) -> Array:
-    """The values ``(F, N) float64`` of products of ``len(order)`` factors in float32 steps: 1 is
-    multiplied with, or divided by, one factor after another, in this order of the columns."""
+    """The values ``(F, N) float64`` of products of ``len(order)`` factors in float32 steps.
+
+    Each begins with 1, which is multiplied with, or divided by, one factor after another. ``order``
+    is the order of the factors, as numbers in the order of the columns.
+    """
     count = len(order)
     _, used = np.nonzero(formulas.exponents)
     places = used.reshape(-1, count)

@@ -42,7 +42,9 @@ TIMES = ("", "", "two", "three", "four", "five", "six", "seven", "eight", "nine"
 
 @dataclass(frozen=True, eq=False)
 class Meaning:
-    """A formula with its encoding: ``stored`` has each rounding and way of computing that fits."""
+    """A formula with its encoding; ``stored`` has each rounding, and each way of computing the
+    value, that fits.
+    """
 
     formula: Formula
     number: int
@@ -60,13 +62,15 @@ class Meaning:
 
     @property
     def how(self) -> str:
-        """The roundings, and the ways of computing if the encoding tells them apart."""
+        """The roundings that fit, as text; with the ways of computing, if the encoding is precise
+        enough to tell them apart.
+        """
         roundings = dict.fromkeys(SAID[one.encoding.rounding] for one in self.stored)
         parts = []
         if self.stored[0].encoding.name not in ("f32", "f16"):
             parts.append(" or ".join(roundings))
         ways = dict.fromkeys(self._way(one) for one in self.stored)
-        # a float64 result is the plainest; others are said only if it does not fit
+        # a float64 result is the plainest way; other ways are named only if it does not fit
         if self.stored[0].encoding.width == 4 and DOUBLE not in ways:
             parts.append(" or ".join(list(ways)[:MOST_TIES]))
         return ", ".join(parts)
@@ -79,16 +83,18 @@ class Meaning:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A constant in the streams: what it is, where its copies lie, and what else it may be.
+    """A constant in the streams: its meaning, the places of its copies, and what else it may be.
 
-    ``fits (copies, N) bool`` are the captures on which each copy agrees, ``bits`` what the best
-    copy says more than chance would: the odds of chance are 2**-bits. ``ties`` fit as many captures
-    as ``meaning``. ``shifts`` are the bytes that go with a multiplier's shift, nearest first.
-    ``counter`` is the step of a number that a counter of the captures would give as well, 0 if it
-    is none. ``beside`` are formulas of other columns, plainest first, that are in one ratio to this
-    one on all captures, if the encoding has so few bits that the number may be one of them times a
-    constant that is no column. ``wider`` are the bytes of wider words that hold the same number, as
-    the bytes above (bf16: below) are 0.
+    ``fits (copies, N) bool`` are the captures on which each copy agrees. ``bits`` is the evidence
+    of the best copy: the odds that it agrees by chance are 2**-bits. ``ties`` are other meanings
+    that fit as many captures as ``meaning``. ``shifts`` are the bytes that hold a multiplier's
+    shift, nearest first.
+
+    ``counter`` is the step of a counter over the captures that would give the same numbers; 0 if
+    there is none. ``beside`` are formulas of other columns whose ratio to this formula is the same
+    on all captures, plainest first; they are sought only if the encoding has so few bits that the
+    number may be such a formula times a constant that is no column. ``wider`` are the bytes of
+    wider words that hold the same number, as the bytes above (bf16: below) are 0.
     """
 
     meaning: Meaning
@@ -105,8 +111,9 @@ class Constant:
 
     @property
     def sure(self) -> bool:
-        """True if no other formula or encoding fits as well, nor a counter, and no formula of other
-        columns is in one ratio."""
+        """True if there are no ``ties``, no ``counter`` and no ``beside``: no other explanation
+        fits as well.
+        """
         return not self.ties and not self.counter and not self.beside
 
     @property
@@ -172,12 +179,12 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Constants(Answer):
-    """Constants in streams of bytes.
+    """Constants in streams of bytes, in the order of their first places.
 
-    ``constants`` are in the order of their first places; ``builds`` says what differs between
-    builds of one input. ``moving`` counts the bytes that differ between captures, without those of
-    noise and addresses. All offsets are those of the stream ``alignment.reference``. ``left_off``
-    says which formulas were not tried, ``looked_at`` of which jobs the words of a sweep are.
+    ``builds`` says what differs between builds of one input. ``moving`` is the number of bytes that
+    differ between captures, not counting noise and addresses. All offsets are those of the stream
+    ``alignment.reference``. ``left_off`` names the formulas that were not tried. If the words of a
+    sweep are of some of its jobs, ``looked_at`` says of how many.
     """
 
     constants: tuple[Constant, ...]
@@ -200,12 +207,12 @@ class Constants(Answer):
 
     @property
     def alignment(self) -> AlignedBytes:
-        """The streams side by side."""
+        """The streams, aligned byte by byte."""
         return self.builds.alignment
 
     @cached_property
     def explained(self) -> Array:
-        """``(B,) bool``: the bytes of constants."""
+        """``(B,) bool``: the bytes that belong to constants."""
         out = np.zeros(len(self.base), bool)
         for constant in self.constants:
             for place in constant.places:
@@ -216,10 +223,13 @@ class Constants(Answer):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row for each constant: offset, copies (list of offsets), bytes, order, encoding,
-        formula, how (rounding, steps), fraction, shift (list of offsets), captures that fit (of the
-        best copy), sure, ties (list of texts), counter (its step), beside (list of texts),
-        chance."""
+        """A row for each constant.
+
+        The columns are: offset, copies (list of offsets), bytes, order, encoding, formula, how
+        (rounding, float32 steps), fraction (bits after the point), shift (list of offsets),
+        captures (the number that fits the best copy), sure, ties (list of texts), counter (its
+        step), beside (list of texts), chance.
+        """
         import pandas as pd
 
         return pd.DataFrame(self._rows(), columns=list(_COLUMNS))
@@ -294,11 +304,11 @@ class Constants(Answer):
         return f"Constants({'; '.join(texts) or 'none'})"
 
     def predict(self, parameters: Any) -> tuple[Array, Array]:
-        """The bytes ``(M, B) uint8`` of streams of other parameters, and ``(M, B) bool``, which of
-        them a constant claims; the others are those of the first capture.
+        """The bytes ``(M, B) uint8`` of streams of other parameters, and ``(M, B) bool``: the bytes
+        that a constant claims.
 
-        A byte on which ties disagree is not claimed. Raises ValueError for a column that is
-        missing.
+        Bytes that are not claimed are those of the first capture. A byte on which ties disagree is
+        not claimed. Raises ValueError if a column is missing.
         """
         columns = read_columns(parameters, self.formulas.columns)
         count = columns.values.shape[1]
@@ -315,21 +325,23 @@ class Constants(Answer):
         return data, claimed
 
     def _codes(self, constant: Constant, values: Array) -> tuple[Array, Array]:
-        """The codes ``(M,)`` of a constant, and where all that tie agree."""
+        """The codes ``(M,)`` of a constant for other parameters, and ``(M,) bool``: the rows on
+        which all ties give the same code.
+        """
         first = None
         agreed = np.ones(values.shape[1], bool)
-        # a rival that gives another byte for other parameters leaves that byte open
+        # if a tie gives another byte for these parameters, the byte is open
         for meaning in (constant.meaning, *constant.ties):
             for stored in meaning.stored:
                 numbers = values_at(self.formulas, meaning.number, stored, values)
-                # one row for each capture: one that has no code says nothing of the others
+                # a row for each capture: a value without a code leaves its whole row without codes
                 codes, coded = stored.encoding.encode(numbers.reshape(-1, 1), stored.fraction)
                 agreed &= coded
                 if first is None:
                     first = codes[:, 0]
                 agreed &= codes[:, 0] == first
         if constant.counter:
-            # of new captures nobody knows what a counter had
+            # nobody knows the value of a counter in new captures
             agreed[:] = False
         assert first is not None
         return first, agreed

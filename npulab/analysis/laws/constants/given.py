@@ -1,4 +1,4 @@
-"""The parameters of captures as columns of real and of whole numbers."""
+"""The parameters of captures, as columns of real and of whole numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_sweep(sweep: Sweep) -> tuple[Array, dict[str, Array]]:
 
 
 def read_columns(parameters: Any, known: Columns | None = None) -> Columns:
-    """The columns of a table; with ``known``, the columns that have its names."""
+    """The columns of a table; with ``known``, only the columns with the names of ``known``."""
     import pandas as pd
 
     if parameters is None:
@@ -50,7 +50,7 @@ def read_columns(parameters: Any, known: Columns | None = None) -> Columns:
             f"{column.dtype}",
             "are numbers",
         )
-        # a scale of 1.0 is real, a zero point of 1 is whole: the type of the column says which
+        # the type of a column says if it is real: a scale of 1.0 is, a zero point of 1 is not
         if column.dtype.kind == "f":
             real.append(str(name))
         else:
@@ -80,7 +80,7 @@ def _stacked(values: dict[str, Array], names: Sequence[str], rows: int) -> Array
 
 
 def telling(columns: Columns) -> Columns:
-    """The columns, without columns of 1 or of 0 throughout, which no formula needs."""
+    """The columns without those that are 1 in all captures, or 0 in all, which no formula needs."""
     kept = []
     for number, values in enumerate(columns.values):
         if not ((values == 1).all() or (values == 0).all()):

@@ -1,5 +1,6 @@
-"""Places held against the codes of formulas: which place has which formula's codes on all captures
-but a few."""
+"""Places compared with formulas: a fit is a place that has a formula's codes on all captures,
+except for a few that may be noise.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +47,9 @@ LIKELY_BITS = 3.0
 
 @dataclass(frozen=True)
 class Stored:
-    """How a formula is stored: the encoding, the bits after the point, and how the value was
-    computed: ``way``, or the ``order`` of float32 steps."""
+    """How a formula is stored: the encoding, the bits after the point (``fraction``), and how the
+    value was computed: a ``way`` of ``values_of``, or the ``order`` of float32 steps.
+    """
 
     encoding: Encoding
     fraction: int
@@ -57,8 +59,9 @@ class Stored:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Codes ``(F, N) uint32`` of formulas ``numbers (F,)`` in one encoding, with the bits after the
-    point ``fraction (F,)``, and what the choice of the encoding costs in bits."""
+    """Codes ``(F, N) uint32`` of the formulas ``numbers (F,)`` in one encoding. ``fraction (F,)``
+    are the bits after the point, ``cost`` is what the choice of the encoding costs in bits.
+    """
 
     encoding: Encoding
     numbers: Array
@@ -71,8 +74,9 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """A formula that fits a row of places: on the captures ``fits (N,) bool``; ``bits`` are what
-    this says less what the choice costs."""
+    """A formula that fits the places of one row, on the captures ``fits (N,) bool``. ``bits`` is
+    the evidence of the fit, less the cost of choosing formula, encoding and place.
+    """
 
     width: int
     row: int
@@ -88,16 +92,19 @@ class Hit:
 
 
 def allowed_misses(captures: int) -> int:
-    """The most captures on which a place may be noise: a quarter of few, 2 and a sixteenth of many.
+    """The most captures on which a place may be noise: a quarter of all captures, but at most 2
+    plus a sixteenth of them.
 
-    A quarter of 300 layers let products of scales pass for sizes of tiles, which they are not: of
-    four such claims in three sweeps each missed 24 captures or more.
+    A quarter of 300 layers was too many: products of scales then fitted tile sizes by chance. The
+    four such claims in three sweeps each missed at least 24 captures.
     """
     return min(captures // 4, 2 + captures // 16)
 
 
 def hits_of(rows: Sequence[Rows], formulas: Formulas, tell: Callable[[str], None]) -> list[Hit]:
-    """The fits of formulas at places; each says at least ``FEWEST_BITS`` before the costs."""
+    """The fits of formulas at places; the evidence of each is at least ``FEWEST_BITS`` before
+    costs.
+    """
     lookups = {of.width: _Lookup(of) for of in rows}
     found: list[Hit] = []
     if not len(formulas):
@@ -111,8 +118,9 @@ def hits_of(rows: Sequence[Rows], formulas: Formulas, tell: Callable[[str], None
 
 
 def _place_bits(rows: Sequence[Rows]) -> dict[int, Array]:
-    """What the choice of each row of places costs, in bits, by width: each width is as likely, and
-    so are the rows of a width and an order of bytes."""
+    """The cost in bits of choosing a place of each row, by width. All widths are equally likely,
+    and all rows and byte orders of one width.
+    """
     out = {}
     for one in rows:
         _, first = np.unique(one.row, return_index=True)
@@ -169,14 +177,16 @@ def _batch(
     cost: float,
     fraction: Array | int = 0,
 ) -> Batch:
-    """The codes of the formulas that have one for each of their ``values``."""
+    """The codes of those formulas in which all ``values`` have a code."""
     codes, coded = encoding.encode(values, fraction)
     fractions = np.broadcast_to(fraction, len(values))[coded]
     return Batch(encoding, numbers[coded], fractions, codes[coded], way, (), cost)
 
 
 def _fixed(values: Array, numbers: Array, known: Sequence[Encoding], way: str) -> Iterator[Batch]:
-    """Yield products as fixed-point numbers of every fraction that gives codes of enough bits."""
+    """Yield products as fixed-point numbers, with every number of bits after the point that leaves
+    codes of enough bits.
+    """
     if not len(values):
         return
     largest = np.abs(values).max(1)
@@ -189,7 +199,7 @@ def _fixed(values: Array, numbers: Array, known: Sequence[Encoding], way: str) -
             continue
         cost = FIXED_BITS[encoding.width]
         for length in range(SHORTEST, encoding.bits + 1):
-            # a negative number fills its word, whatever its size
+            # a negative number has its highest bits set in a word of any width
             rows = negative
             if length in LENGTHS[encoding.width]:
                 rows = np.arange(len(values))
@@ -213,7 +223,9 @@ def _whole(values: Array, numbers: Array, known: Sequence[Encoding], way: str) -
 
 
 def _narrowest(values: Array) -> Array:
-    """The bytes ``(F,)`` of the narrowest word that holds all values of a row, 8 for none."""
+    """The width in bytes ``(F,)`` of the narrowest word that holds all values of a row; 8 if none
+    does.
+    """
     low, high = np.rint(values.min(1)), np.rint(values.max(1))
     out = np.full(len(values), 8)
     for width in reversed(WIDTHS):
@@ -240,10 +252,11 @@ def _steps(formulas: Formulas, products: Array) -> Iterator[Batch]:
 
 
 class _Lookup:
-    """The rows of a width by keys: numbers made of the codes of a few captures.
+    """The rows of places of one width, by keys: a key is a number made of the codes of a few
+    captures.
 
-    A row that is noise on so many captures as are allowed has at least one key without noise, as
-    there is one more key than that (up to ``MOST_KEYS``), each of captures of its own.
+    Each key has captures of its own, and there is one key more than captures that may be noise (at
+    most ``MOST_KEYS`` keys). So at least one key of a row is free of noise.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -268,7 +281,9 @@ class _Lookup:
             self.keys.append((keys[order], order, bitmap))
 
     def pairs(self, codes: Array) -> tuple[Array, Array]:
-        """The pairs (row of codes, row of places) that agree in a key, each once."""
+        """The pairs (row of codes, row of places) that are equal in at least one key, without
+        repeats.
+        """
         mine, theirs = [], []
         for chosen, (keys, order, bitmap) in zip(self.groups, self.keys, strict=True):
             wanted = mixed(codes[:, chosen])
@@ -321,8 +336,10 @@ def _fitting(lookup: _Lookup, batch: Batch, formulas: Formulas, place_bits: Arra
 
 
 def _only_rounds(batch: Batch, formulas: Formulas, number: int, codes: Array, fits: Array) -> bool:
-    """True if a product that is added to a whole parameter has hardly another value than a constant
-    on the captures that fit: it would only be a way of rounding, such as of ``input_c - 1``."""
+    """True if the product in a sum has hardly more than one value on the captures that fit.
+
+    Such a product would only be a way of rounding, as in ``input_c - 1``.
+    """
     plus = formulas.plus[number]
     if batch.encoding.kind != FIXED or plus < 0 or not formulas.exponents[number].any():
         return False
@@ -331,15 +348,17 @@ def _only_rounds(batch: Batch, formulas: Formulas, number: int, codes: Array, fi
 
 
 def evidence(codes: Array, fits: Array, width: int, repeated: Array) -> Array:
-    """What fits ``(R, N) bool`` of codes of ``width`` bits say, in bits ``(R,)``.
+    """The evidence in bits ``(R,)`` that codes of ``width`` bits fit on the captures ``fits (R, N)
+    bool``.
 
-    That is for each different code the logarithm of how many numbers lie between the least and the
-    largest of the row; how many such ranges lie below it; and for each capture that has a code as
-    another one, though the formula's value is another one, the logarithm of how many codes there
-    are. ``repeated (R,)`` captures have the value of another capture. The choice of the captures
-    that fit is taken away. A place that holds random numbers of such a range has these codes with
-    the odds 2**-bits. It is less than what random bytes would say, as words that are near to each
-    other are likely in a stream.
+    Each different code counts the logarithm of the range of the row: how many numbers lie from its
+    least to its largest code. The number of such ranges below it counts once. A capture that
+    repeats a code of another capture, though its formula has another value, counts the logarithm of
+    the number of different codes. Captures in ``repeated (R,)`` have the value of another capture.
+    The cost of choosing the captures that fit is subtracted.
+
+    A place of random numbers in such a range has these codes with the odds 2**-bits. Random bytes
+    would give more evidence, but neighbouring numbers are likely in a stream.
     """
     wide = codes.astype(np.int64)
     signed = np.where(wide >= 2 ** (width - 1), wide - 2**width, wide)

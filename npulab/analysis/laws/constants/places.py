@@ -1,5 +1,6 @@
-"""Places of a stream as numbers: each byte offset, read as a word of 1, 2 or 4 bytes in either byte
-order, with equal places put together."""
+"""Places of a stream as numbers: a place is a byte offset, read as a word of 1, 2 or 4 bytes in
+either byte order. Places with equal numbers on all captures share a row.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +12,17 @@ from numpy import ndarray as Array
 
 WIDTHS = (1, 2, 4)
 LITTLE, BIG = 0, 1
-LEAST = 3  # different values of a place; fewer tell too little (of two captures: both)
+LEAST = 3  # the fewest different values of a place (2 if there are two captures)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The different places of one width: ``codes (U, N) uint32``, ``present (U, N) bool`` where the
-    captures have these bytes, and the places ``offsets (O,)`` with their byte ``order (O,)``, of
-    row ``row (O,)``, in ascending order of rows and offsets."""
+    """The different places of one width.
+
+    ``codes (U, N) uint32`` are the numbers of each row, ``present (U, N) bool`` the captures that
+    have these bytes. Place ``i`` has the offset ``offsets[i]`` and the byte order ``order[i]``, and
+    its numbers are in row ``row[i]``; places are sorted by row, then by offset.
+    """
 
     width: int
     codes: Array
@@ -28,15 +32,16 @@ class Rows:
     row: Array
 
     def of(self, number: int) -> Iterator[tuple[int, int]]:
-        """Yield (offset, order) of each place of a row."""
+        """Yield (offset, byte order) of each place of a row."""
         first, last = np.searchsorted(self.row, [number, number + 1])
         chosen = slice(first, last)
         yield from zip(self.offsets[chosen].tolist(), self.order[chosen].tolist(), strict=True)
 
 
 def rows_of(data: Array, present: Array, left_out: Array, width: int) -> Rows:
-    """The places of one width in streams ``data (N, B) uint8`` that move between captures enough;
-    ``left_out (B,) bool`` are bytes that no place may have."""
+    """The places of one width whose numbers vary enough between the streams ``data (N, B) uint8``.
+    No place holds a byte of ``left_out (B,) bool``.
+    """
     captures, size = data.shape
     count = max(size - width + 1, 0)
     orders = [LITTLE, BIG]
@@ -76,7 +81,7 @@ def _moving(data: Array, width: int, count: int) -> Array:
 
 
 def words_at(data: Array, places: Array, width: int, order: int) -> Array:
-    """The words ``(places, N) uint32`` at places."""
+    """The words ``(places, N) uint32`` at the given places."""
     out = np.zeros((len(places), len(data)), np.uint32)
     for byte in range(width):
         at = places + byte
@@ -87,7 +92,9 @@ def words_at(data: Array, places: Array, width: int, order: int) -> Array:
 
 
 def different(codes: Array, counted: Array) -> Array:
-    """How many different codes each row ``(R, N)`` has, of those that are ``counted (R, N)``."""
+    """The number of different codes in each row ``(R, N)``, of the codes marked in ``counted (R,
+    N)``.
+    """
     wide = np.where(counted, codes.astype(np.int64), -1)
     ordered = np.sort(wide, axis=1)
     steps = (ordered[:, 1:] != ordered[:, :-1]) & (ordered[:, 1:] >= 0)
@@ -95,8 +102,9 @@ def different(codes: Array, counted: Array) -> Array:
 
 
 def mixed(codes: Array) -> Array:
-    """A number ``(R,) uint64`` for each row of codes ``(R, N)``: equal rows have equal numbers;
-    about one of 2**64 pairs of other rows has, too."""
+    """A hash ``(R,) uint64`` of each row of codes ``(R, N)``: equal rows have equal hashes, two
+    different rows have with a chance of about 2**-64.
+    """
     out = np.zeros(len(codes), np.uint64)
     for column in range(codes.shape[1]):
         out = (out ^ codes[:, column]) * np.uint64(0x9E3779B97F4A7C15)

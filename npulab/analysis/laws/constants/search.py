@@ -37,7 +37,7 @@ def find_constants(
 ) -> Constants:
     """The real-valued constants that a compiler wrote into its streams: place, encoding, formula.
 
-    ``streams`` are N captures' bytes, or ``(N, B) uint8``; ``parameters`` is a DataFrame (or
+    ``streams`` are the bytes of N captures, or ``(N, B) uint8``; ``parameters`` is a DataFrame (or
     columns by name) with a row for each capture. Columns of real numbers are scales, columns of
     whole numbers are zero points and sums. A ``Sweep`` as the only argument holds both.
 
@@ -45,15 +45,17 @@ def find_constants(
     8, 16 or 32 bits, multipliers of 31 or 15 bits with their shift, in either byte order
     (``encodings.csv``). Formulas: products of at most ``most_factors`` (1 to 4) real columns with
     exponents -1, 0 and 1; with whole columns ``a``, ``b`` and ``c`` also ``a + b * c * product``
-    and ``a - b * c * product``, parts of which may be missing, as floats and as whole numbers.
-    Columns that differ in a number at their end (``w_scale_0`` to ``w_scale_15``; at least 5) are
-    those of channels: a formula has one channel.
+    and ``a - b * c * product``, of which parts may be missing. Values of formulas with whole
+    columns are stored as floats or as whole numbers. At least 5 columns whose names differ only in
+    a number at the end (``w_scale_0`` to ``w_scale_15``) are columns of channels: a formula reads
+    those of one channel.
 
-    Builds of one input are compared first, as ``compare_builds`` does (``builds`` has a label for
-    each capture): noise and addresses are left out. Of four captures or more, a place may be noise
-    on a quarter. A formula is claimed if the odds that chance gives any claim are at most 2**-11,
-    for places that hold random numbers of the same range; whatever fits as many captures is said as
-    a tie. ``progress`` is called with a line at each step.
+    Builds of one input are compared first, as ``compare_builds`` does: noise and addresses are left
+    out. ``builds`` has a label for each capture. A place may be noise on a quarter of the captures,
+    but on at most 2 plus a sixteenth of them. A formula is claimed if the odds that chance gives
+    any claim are at most 2**-11, for places that hold random numbers of the same range. Formulas
+    that fit at least as many captures at that place are named as ties. ``progress`` is called with
+    a line at each step.
 
     Raises TypeError and ValueError (what, got, allowed) for streams and tables of other shapes,
     fewer than 2 captures, no column of real numbers, and numbers that are not finite.
@@ -86,10 +88,10 @@ def find_constants(
 
 
 def _check_rows(streams: int, columns: Columns) -> None:
-    """Raise ValueError for a single stream, and for another number of rows than of streams."""
+    """Raise ValueError for a single stream, and if the table has not one row for each stream."""
     refuse_if(streams < 2, "streams", plural(streams, "stream"), "are at least 2 captures")
     rows = columns.values.shape[1]
-    # without a row for each stream, which row belongs to which is a guess
+    # with another number of rows, nobody knows which row belongs to which stream
     each = f"is one for each of the {plural(streams, 'stream')}"
     refuse_if(rows != streams, "parameters", plural(rows, "row"), each)
 
@@ -99,7 +101,7 @@ def _quiet(text: str) -> None:
 
 
 def _searched(noise: Builds, formulas: Formulas, tell: Callable[[str], None]) -> Constants:
-    """The constants in streams of which the noise is known."""
+    """The constants in streams, after the bytes that are noise were found."""
     data, present = noise.alignment.data, noise.alignment.present
     rows = [rows_of(data, present, noise.left_out, width) for width in WIDTHS]
     hits = hits_of(rows, formulas, tell)
@@ -108,12 +110,12 @@ def _searched(noise: Builds, formulas: Formulas, tell: Callable[[str], None]) ->
     found = [_constant(copies, formulas, data) for copies in together(claims)]
     base = data[0].tobytes()
     result = Constants(tuple(found), noise, formulas, base, moving, formulas.left_off)
-    # a shift lies where no other constant does
+    # a shift lies outside the bytes of all constants
     return replace(result, constants=tuple(_with_ratios(_with_shifts(result), formulas)))
 
 
 def _constant(copies: Sequence[Claim], formulas: Formulas, data: Array) -> Constant:
-    """The constant of claims that hold the same; what ties at every copy is a tie."""
+    """The constant of claims with the same meaning; a meaning that ties at every copy is a tie."""
     # a copy with less noise tells more roundings apart
     best = max(copies, key=lambda claim: claim.best.bits)
     kept = []
@@ -138,8 +140,9 @@ def _constant(copies: Sequence[Claim], formulas: Formulas, data: Array) -> Const
 
 
 def _counter(meaning: Meaning, claim: Claim, data: Array) -> int:
-    """The step of a fixed-point number that is as much larger from each capture to the next, 0 if
-    there is none; the number of a float is no counter."""
+    """The step by which a fixed-point number grows from each capture to the next; 0 if it does not.
+    The step of a float is 0, too, because counters are no floats.
+    """
     if meaning.stored[0].encoding.kind != FIXED or len(data) < FEWEST_COUNTED:
         return 0
     (codes,) = words_at(data, np.array([claim.offset]), claim.width, claim.order)
@@ -150,8 +153,9 @@ def _counter(meaning: Meaning, claim: Claim, data: Array) -> int:
 
 
 def _with_ratios(constants: Sequence[Constant], formulas: Formulas) -> Iterator[Constant]:
-    """Yield the constants; a constant of few bits gets the formulas of other columns that are in
-    one ratio to its formula."""
+    """Yield the constants. If the encoding has few bits, the constant also gets ``beside``:
+    formulas of other columns whose ratio to its formula is the same on all captures.
+    """
     products = np.flatnonzero(~formulas.sums)
     if not constants or not len(products):
         yield from constants
@@ -176,8 +180,9 @@ def _with_ratios(constants: Sequence[Constant], formulas: Formulas) -> Iterator[
 
 
 def _wider(meaning: Meaning, copies: Sequence[Claim], data: Array) -> tuple[int, ...]:
-    """The bytes of wider words that hold the same number at all copies, as the bytes above a
-    fixed-point number, or below a bfloat16, are 0."""
+    """The bytes of wider words that hold the same number at all copies, because the bytes above a
+    fixed-point number, or below a bfloat16, are 0.
+    """
     width = copies[0].width
     encoding = meaning.stored[0].encoding
     if encoding.name == "bf16" and all(
@@ -195,7 +200,7 @@ def _wider(meaning: Meaning, copies: Sequence[Claim], data: Array) -> tuple[int,
 
 
 def _zeros(claim: Claim, count: int, after: bool, data: Array) -> bool:
-    """True if so many bytes before a claim, or after it, are 0 in all streams."""
+    """True if ``count`` bytes before a claim, or after it if ``after``, are 0 in all streams."""
     first = claim.offset - count
     if after:
         first = claim.offset + claim.width
@@ -204,7 +209,7 @@ def _zeros(claim: Claim, count: int, after: bool, data: Array) -> bool:
 
 
 def _with_shifts(found: Constants) -> list[Constant]:
-    """The constants, multipliers with the bytes that go with their shifts."""
+    """The constants; each multiplier has the bytes that hold its shifts."""
     out = []
     free = ~(found.explained | found.builds.left_out)
     data, present = found.alignment.data, found.alignment.present
