@@ -596,7 +596,7 @@ def test_diff_of_two_sweeps(run: Any, tmp_path: Path) -> None:
     (line,) = [line for line in lines if " w0_1_1 " in line]
     assert line.split() == ["0", "w0", "w0_1_1", "always", "True", "48", "0x0", "0x1"]
     rows = [json.loads(line) for line in run("diff", a, b, "--json", "--field", "w0_*")[1]]
-    assert {row["field"] for row in rows} == {"w0_0_1", "w0_1_1", "w0_3_7"}
+    assert {row["field"] for row in rows} == {"w0_1_1"}
     assert run("diff", a, a, "--json", "--addresses")[1] == []
     for arguments, words in (
         ([a], "got one sweep, allowed are two"),
@@ -775,7 +775,7 @@ def test_check_counts_the_values_that_differ(tmp_path: Path) -> None:
     assert result.code == 1
     lines = {line["case"]: line for line in json_lines(result.out)}
     assert (lines["good"]["verdict"], lines["bad"]["verdict"]) == ("equal", "differs")
-    assert (lines["bad"]["mismatches"], lines["bad"]["compared"]) == (1, 4 * 3 * 3)
+    assert (lines["bad"]["mismatches"], lines["bad"]["compared"]) == (1, len(good.buffers["output"]))
 
 
 def test_installed_command_exits_as_promised(tmp_path: Path) -> None:
