@@ -775,7 +775,10 @@ def test_check_counts_the_values_that_differ(tmp_path: Path) -> None:
     assert result.code == 1
     lines = {line["case"]: line for line in json_lines(result.out)}
     assert (lines["good"]["verdict"], lines["bad"]["verdict"]) == ("equal", "differs")
-    assert (lines["bad"]["mismatches"], lines["bad"]["compared"]) == (1, len(good.buffers["output"]))
+    assert (lines["bad"]["mismatches"], lines["bad"]["compared"]) == (
+        1,
+        len(good.buffers["output"]),
+    )
 
 
 def test_installed_command_exits_as_promised(tmp_path: Path) -> None:
