@@ -34,9 +34,10 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> dict[str, Capture]:
     """Return a capture per file.
 
-    A compiled file that is alone in its folder is named after the folder, and its capture has the
-    source network and weights of the folder (``net.plist``); names of other files end in their own
-    name. Raises ValueError naming the file, structure and byte offset for a broken file.
+    If a compiled file is the only file of the NPU in its folder, its capture is named after the
+    folder and has the source network (``net.plist``) and weights of the folder. The name of any
+    other capture is that of the folder and of the file. Raises ValueError naming the file,
+    structure and byte offset for a broken file.
     """
     files = list(_files(path))
     folders = Counter(file.parent for file, _ in files)

@@ -89,10 +89,11 @@ def activation(
 
 
 def name_of(table: entries.Table) -> str:
-    """Return the function whose table has the same form and, within 2**-6, the same knots (or
-    lines).
+    """Return the name of the known function whose table is nearest.
 
-    Returns "table" and its kind if no function has.
+    Its table must have the same kind, symmetry and step, and every knot must differ by less than
+    2**-6; tables without knots must be equal. If there is no such function, the name is "table"
+    and the kind.
     """
     near, best = 2.0**-6, f"table {table.kind_name}"
     for name, known in _fits().items():
@@ -171,9 +172,10 @@ def lower(
     float16``, a tuple of them for layers of several inputs. ``compiler`` is one of
     ``words.HABITS``, the differences between versions. ``table`` are the 128 bytes of an
     activation, by default those of the layer, or of the function that has its name. ``names`` are
-    those of the input tensors and the output. Raises ValueError naming the property that no file
-    shows: quantized types, dilation, broadcasting, constants that are not fp16, more work than one
-    task takes, unknown chips and compilers.
+    those of the input tensors and, last, the output. Raises ``Unsupported`` for another chip.
+    Raises ValueError naming the property for an unknown compiler, wrong inputs or names, and for
+    layers that no file shows, such as quantized types, broadcasting, constants that are not fp16,
+    and more work than one task takes.
     """
     refuse_if(chip != USUAL_CHIP, "chip", f"{chip!r}", f"is {USUAL_CHIP}", Unsupported)
     refuse_if(compiler not in HABITS, "compiler", f"{compiler!r}", f"is one of {', '.join(HABITS)}")
@@ -410,7 +412,9 @@ def _concat(layer: Concat, shapes: Surfaces, bars: Bars) -> Plan:
 
 
 def _bars(names: Sequence[str], habits: Habits) -> tuple[int, ...]:
-    """Return the number of the base address of each tensor."""
+    """Return the number of the base address of each tensor, as the compiler numbers them; the last
+    name is that of the output.
+    """
     if habits.sorted_names:
         in_order = sorted(names)
         return tuple(FIRST_BAR + in_order.index(name) for name in names)

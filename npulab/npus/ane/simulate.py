@@ -40,7 +40,11 @@ Weight = tuple[float, int, int, int]  # value, input channel of its group, row, 
 
 @dataclass
 class Memory:
-    """Bytes at the base addresses, by their number, and tensors that tasks leave in the chip."""
+    """Bytes by the number of their base address, and tensors that tasks leave in the chip.
+
+    ``given`` are inputs and coefficients, ``written`` results. ``chained`` is the tensor that the
+    task before hands on to the next task; None if it hands on nothing.
+    """
 
     given: dict[int, bytes]
     names: dict[int, str]  # the capture's buffer at each base address
@@ -50,8 +54,8 @@ class Memory:
     last: int = -1  # number of the base address that was written last
 
     def read(self, bar: int, places: Array) -> Array:
-        """Return the float16 numbers at these bytes from a base address; raises Hang for bytes that
-        nothing has written.
+        """Return the float16 numbers at these bytes, counted from a base address; raises Hang for a
+        base without bytes and for places past their end.
         """
         content = self.written.get(bar, self.given.get(bar))
         if content is None:
@@ -65,8 +69,8 @@ class Memory:
         return data[: len(data) // 2 * 2].view(HALF)[places // 2]
 
     def write(self, bar: int, places: Array, values: Array) -> None:
-        """Set the float16 numbers at these bytes from a base address; bytes between them that did
-        not exist become 0.
+        """Set the float16 numbers at these bytes, counted from a base address; bytes between them
+        that nothing has written become 0.
         """
         end = int(places.max(initial=0)) + HALF.itemsize
         old = self.written.get(bar, np.zeros(0, np.uint8))
@@ -81,8 +85,8 @@ def simulate(capture: Capture) -> bytes:
 
     Inputs are the buffers ``input``, ``input1``, ... in the order of the capture's tensors; without
     tensors, in the order of the bases that tasks read and no task writes. Raises Hang with the
-    reason for reads of bytes that nothing has written and for sizes that do not go together,
-    Unsupported for fields that are not understood.
+    reason for what the simulated device does not survive, such as reads of bytes that nothing has
+    written and sizes that do not go together; Unsupported for fields that are not understood.
     """
     blocks = {job.block for job in capture.jobs}
     if blocks != {"H13"}:
@@ -353,7 +357,7 @@ def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Wei
     """Yield group, output channel, bias and weights of every output channel of a convolution task.
 
     ``data`` are the bytes at the kernel base. Raises Hang for streams that are off or end too
-    early, Unsupported for forms that are not known.
+    early, or whose masks contradict their count; Unsupported for forms that are not known.
     """
     _understood(v, "device kernel")
     parts, share, *_ = _sizes(v, "result")
@@ -386,10 +390,11 @@ def _stream(v: Values, data: bytes, engine: int, what: str, size: int) -> bytes:
 
 
 def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield (first channel, lanes) of an engine's planes.
+    """Yield (first channel, lanes) of an engine's planes; ``share`` are the channels of a group.
 
-    All sixteen engines have a plane with this number of lanes; towards the end planes have fewer
-    lanes.
+    Channels are dealt out in rounds. In a round all planes have the same number of lanes: ``most``,
+    halved until the channels that are left fill 16 planes, but at least 1. In the last round some
+    engines may have no plane.
     """
     begin = 0
     while begin < share:
@@ -403,7 +408,7 @@ def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[Weight]]:
-    """Return the weights of each lane of a plane."""
+    """Return the weights of each lane of a plane; a weight that a sparse kernel leaves out is 0."""
     sparse, small = v["NE.KernelCfg.SparseFmt"], v["Common.Cfg.SmallSourceMode"]
     width, end = lanes, 0
     if sparse:
@@ -431,9 +436,9 @@ def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[W
 
 
 def _taps(v: Values, inputs: int) -> Iterator[tuple[int, int, int]]:
-    """Yield input, row and column of every tap by phase of the stride.
+    """Yield input channel, row and column of every tap, phase by phase of the stride.
 
-    All phases have as many taps, so that some taps are absent from the kernel.
+    All phases have the same number of taps, so some of these taps lie outside of the kernel.
     """
     high, wide = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
     rows, columns = ceil_div(v["Common.ConvCfg.Kh"], high), ceil_div(v["Common.ConvCfg.Kw"], wide)

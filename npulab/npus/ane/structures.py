@@ -17,6 +17,11 @@ KINDS = {
 
 
 def _field(row: dict[str, str]) -> Any:
+    """Return the construct of a row.
+
+    ``s*n`` are n bytes, padding if they have no name; ``u4*n`` is an array of n numbers. A number
+    is little-endian (u) or big-endian (U), and the digit says how many bytes it has.
+    """
     kind, _, count = row["kind"].partition("*")
     if kind == "s" and row["field"]:
         part = construct.Bytes(int(count))

@@ -332,9 +332,9 @@ def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task
                 # the record is sure then, and a register that no map has is an unknown word
                 absent = [address for address in absent if address >= HEADER]
             if absent or not written.isdisjoint(addresses):
-                why = "some a second time"
+                why = "some of which the task wrote before"
                 if absent:
-                    why = f"there is none at {absent[0]:#x}"
+                    why = f"the chip has no register at {absent[0]:#x}"
                 raise ValueError(
                     f"{what}, record at byte {at + WORD_BYTES * place:#x}: got "
                     f"{len(addresses)} registers from {record.address:#x}, {why}"

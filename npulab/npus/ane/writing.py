@@ -475,7 +475,9 @@ def _tensor_thread(tensor: Described, network: str) -> bytes:
 def _command(
     struct: Any, values: Mapping[str, Any], names: Sequence[str], more: bytes = b""
 ) -> bytes:
-    """Return a command with ``more`` and the names after it, filled up to 8 bytes."""
+    """Return a load command: its structure, the bytes ``more``, then the names, each ended by a 0;
+    filled up to a multiple of 8 bytes.
+    """
     tail = more + b"".join(map(_zero_ended, names))
     size = up(struct.sizeof() + len(tail), COMMAND_ALIGN)
     command = struct.build({**values, "bytes": size}) + tail

@@ -237,7 +237,8 @@ def test_record_that_writes_no_register_names_its_byte() -> None:
         tasks.read_list(bytes(text), 0, 157)
     struct.pack_into("<I", text, 0x124, 0xF401F800)
     with pytest.raises(
-        ValueError, match=r"record at byte 0x124: got 62 registers from 0x1f800, some a second time"
+        ValueError,
+        match=r"record at byte 0x124: got 62 registers from 0x1f800, some of which the task wrote",
     ):
         tasks.read_list(bytes(text), 0, 157)
     with pytest.raises(

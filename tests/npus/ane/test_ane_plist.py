@@ -444,12 +444,12 @@ def test_source_weights_are_ohwi_and_rounded() -> None:
         source_weights(made, {})
     with pytest.raises(
         ValueError,
-        match=r"layer\.KernelOffset: got 288 bytes at 0xc, allowed are the 299 of net\.weights",
+        match=r"layer\.KernelOffset: got 288 bytes at 0xc, allowed is up to byte 0x12b, the end of net\.weights",
     ):
         source_weights(made, {**files, "net.weights": data[:-1]})
     with pytest.raises(
         ValueError,
-        match=r"bias\.BiasOffset: got 8 bytes at 0x2, allowed are the 9 of net\.additional",
+        match=r"bias\.BiasOffset: got 8 bytes at 0x2, allowed is up to byte 0x9, the end of net\.additional",
     ):
         source_weights(made, {**files, "net.additional.weights": bytes(9)})
 

@@ -164,8 +164,8 @@ def gathered(data: bytes, at: Array | None) -> bytes:
     """Return the engines' buffers one after another, cut out of a section.
 
     ``at`` has the (offset, size) of each buffer; without it ``data`` are the buffers themselves.
-    Raises ValueError for a buffer outside of the section, and if the buffers together are larger than the
-    section.
+    Raises ValueError for a buffer outside of the section, and if the buffers together are larger
+    than the section.
     """
     if at is None:
         return data

@@ -60,10 +60,10 @@ def claims(network: Network) -> list[Claim]:
 
 
 def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Claim]:
-    """Return the claims with the numbers of a file's tasks, None if it has no such task.
+    """Return the claims, each with the number that the file has (``got``).
 
-    ``values`` are raw numbers by field, for each task in order. A claim on a field that a task's
-    values lack is left out.
+    ``values`` are raw numbers by field, for each task in order. ``got`` is None if the file has no
+    such task. A claim is left out if its task's values lack the field.
     """
     out = []
     for claim in stated:

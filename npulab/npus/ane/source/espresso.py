@@ -147,7 +147,7 @@ def _array(
         start + size > len(data),
         f"{unit.name}.{what}Offset",
         f"{size} bytes at {start:#x}",
-        f"are the {len(data)} of {name}",
+        f"is up to byte {len(data):#x}, the end of {name}",
     )
     with np.errstate(over="ignore"):
         return np.frombuffer(data, DTYPES[kind], count, start).astype(np.float16)

@@ -260,7 +260,9 @@ def engines_of(network: Network) -> int | None:
 
 def nonlinear_mode(chain: Chain) -> int:
     """Return 0 without an activation, 1 for ReLU, 2 for an activation table."""
-    return {"": 0, "ReLU": 1}.get(chain.neuron, 2)
+    if chain.neuron == "ReLU":
+        return 1
+    return 2 * bool(chain.neuron)
 
 
 def engine_bytes(network: Network) -> int | None:

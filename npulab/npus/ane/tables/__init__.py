@@ -1,10 +1,10 @@
 """Activation tables: decoded, encoded, and evaluated exactly for every input.
 
-A table is evaluated in this order: an odd table takes ``|x|`` and puts the sign back; up to
-``x_low`` it gives ``y_low``, at ``x_high`` and above ``y_high``; between its first and last knot it
-interpolates, left and right of them it is a line. Kinds that are named after a function reduce
-``x`` to a mantissa or a fraction first. The value is rounded once, to fp16, half to even. The
-tanh table gives captured outputs of a device bit for bit.
+An odd table takes ``|x|`` and gives the result the sign of x. If ``x <= x_low`` the result is
+``y_low``; otherwise, if ``x >= x_high``, it is ``y_high``. Between the first and the last knot the
+table interpolates; to the left and to the right of the knots it is a line. Kinds that are named
+after a function first reduce ``x`` to a mantissa or a fraction. The value is rounded once, to fp16,
+half to even. The tanh table gives captured outputs of a device bit for bit.
 """
 
 from __future__ import annotations
@@ -109,6 +109,9 @@ def _unreduced(table: Table, x: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def _reduced(table: Table, x: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the same as ``_unreduced`` for a kind that is named after a function; the base is NaN
+    where the function is not defined.
+    """
     kind = table.kind_name
     has = (x > 0) | (kind == "exp2")
     x = np.where(has, x, 1.0)

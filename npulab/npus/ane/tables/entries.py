@@ -230,7 +230,7 @@ def _unknown(name: str, got: str, allowed: str, further: int = 0) -> Unsupported
     slot = int(SLOTS.fields[name][1]) // 2 + further
     return Unsupported(
         f"activation table, slot {slot} at byte {2 * slot} ({name}): got {got}, allowed is "
-        f"{allowed} (what others mean is not known)"
+        f"{allowed} (the meaning of other values is not known)"
     )
 
 

@@ -28,9 +28,9 @@ NEAR = 0.2
 
 @dataclass(frozen=True)
 class Shape:
-    """How a table takes a function: the arguments of ``fit``, and a row of ``fits.csv``.
+    """The arguments of ``fit`` other than the function; a row of ``fits.csv`` has the same.
 
-    ``left`` and ``right`` are slope and intercept of a line; None means that ``fit`` computes it.
+    ``left`` and ``right`` are (slope, intercept) of a line. ``fit`` computes a value that is None.
     """
 
     kind: Any = None
@@ -112,12 +112,14 @@ def fit(
     """Return a table whose knots are the function rounded to fp16; ``fit("tanh")`` makes the table
     that is known by name.
 
-    ``low`` and ``high`` are where ``y_low`` and ``y_high`` begin (by default nowhere, and the
-    function's values there). The step is the finest with which the knots reach all finite limits,
-    if no ``step_exponent`` is given. ``left`` and ``right`` are (slope, intercept) of the lines
-    beyond the knots, by default toward the limit, or to the function one step further. ``further``
-    are these and ``symmetry``; arguments left out are taken from ``FITS``. Raises ValueError naming
-    the argument that is missing, or that a table cannot hold.
+    The table gives ``y_low`` from ``low`` downwards and ``y_high`` from ``high`` upwards. By
+    default these limits are infinite, and the values are those of the function at the limits. The
+    default of ``step_exponent`` is the finest step with which the knots reach all finite limits.
+    ``left`` and ``right`` are (slope, intercept) of the lines beyond the knots; by default a line
+    goes from the outermost knot to the limit or, if that or its value is infinite, to the function
+    one step further. ``further`` may have ``y_low``, ``y_high``, ``step_exponent``, ``left``,
+    ``right`` and ``symmetry``. For a function of ``FITS``, its row gives the arguments that are left out. Raises
+    ValueError naming the argument that is missing, or that a table cannot hold.
 
     >>> fit("tanh")
     Table(from_zero, odd, step 2**-3, x 0 to 4)

@@ -30,11 +30,12 @@ Row = dict[str, Any]
 def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> pd.DataFrame:
     """Return a row per operation of each kernel.
 
-    Columns: kernel; unit (NPU or CPU); operation (its result); kind; size (the axes it runs over);
-    times (runs a step); flops (of all runs); counted (true if the published count includes it);
-    left_out (else the reason). The optimizer does not run every step and is not listed.
+    Columns: ``kernel``; ``unit`` (NPU or CPU); ``operation`` (the name of its result); ``kind``;
+    ``size`` (of the axes it runs over); ``times`` (runs of the kernel in a step); ``flops`` (of all
+    runs); ``counted`` (true if the published count includes it); ``left_out`` (the reason if it
+    does not). The optimizer does not run in every step and is not listed.
 
-    Matrix products are two operations for each product and sum; see ``Operation.flops``.
+    A multiplication and its addition in a matrix product are two operations: ``Operation.flops``.
     Raises LookupError for an unknown kernel.
 
     >>> table = operations(Step(768, 2048, 512, 12))
@@ -78,8 +79,9 @@ def counts(step: Step) -> pd.DataFrame:
     """Return the FLOPs of a step by each way to count: the published count, then a row for each
     kind of work that it leaves out.
 
-    Columns: count; flops (of this row alone); with_published (the published count and this row);
-    NPU and step (sums up to this row, of the NPU's kernels and of all kernels).
+    Columns: ``count``; ``flops`` (of this row alone); ``with_published`` (the published count plus
+    this row); ``NPU`` and ``step`` (the sum of all rows up to this one, of the NPU's kernels and of
+    all kernels).
 
     >>> counts(Step(768, 2048, 512, 12))[["count", "flops", "step"]].head(2).values.tolist()
     [['published', 16508780544, 16508780544], ['forward attention', 805306368, 17314086912]]
@@ -117,8 +119,9 @@ def traffic(
 ) -> pd.DataFrame:
     """Return the bytes that each kernel reads and writes if it does so once, a row per kernel.
 
-    Columns: kernel, unit, times; weights, inputs, outputs, taps; bytes (their sum); between (the
-    results that stay inside, if each were kept whole); flops; intensity, which is flops / bytes.
+    Columns: ``kernel``, ``unit``, ``times``; bytes of ``weights``, ``inputs``, ``outputs`` and
+    ``taps``, and their sum ``bytes``; ``between``, the bytes of all results that do not leave the
+    kernel; ``flops``; ``intensity``, which is flops / bytes.
 
     Elements are ``itemsize`` bytes (2: float16; at least 4 on the CPU). For the NPU's kernels,
     rows of activations (the positions of one channel) begin at multiples of ``row_align`` bytes,
@@ -267,8 +270,8 @@ def peaks() -> pd.DataFrame:
 
 
 def _agrees(ms: str, printed: str, work: float) -> bool:
-    """Return true if ``work / time`` rounds to the printed number for some time that rounds to
-    ``ms``.
+    """Return true if a printed rate can be right: if ``work / time`` rounds to ``printed`` for some
+    time that rounds to the printed ``ms``.
     """
     soonest, latest = _rounded_to(ms)
     low, high = _rounded_to(printed)

@@ -45,14 +45,21 @@ def precision(
 ) -> pd.DataFrame:
     """Return the error that rounding makes: a row per given tensor and per operation of a kernel.
 
-    Columns: operation; kind (its own, or "given"); own_max, own_rms and own_ulps: the error of the
-    result if only this is rounded (with the constant that it takes); effect: the largest relative
-    RMS error that this makes in an output or tap; share: the part of all effects, by their squares;
-    all_max, all_rms and all_ulps: the error if all tensors up to here are rounded; overflow,
-    underflow and subnormal: how many ``cells`` then became infinite (or not a number), became 0
-    because they were too small (not by cancelling), and were too small for all bits.  max is the
-    largest |error| / |exact|, rms the norm of the error divided by that of the exact tensor, ulps
-    the largest error in units of the last place. Scores of keys after the query do not count.
+    Columns:
+
+    - ``operation`` and ``kind`` (that of the operation, or "given" for a given tensor);
+    - ``own_max``, ``own_rms``, ``own_ulps``: the error of the tensor if only this tensor is rounded
+      (with the constants that its operation takes);
+    - ``effect``: the largest relative RMS error that this rounding causes in an output or tap;
+      ``share``: the square of the effect, divided by the sum of the squares of all effects;
+    - ``all_max``, ``all_rms``, ``all_ulps``: the error if all tensors up to this one are rounded;
+    - ``cells``: elements of the tensor. If all are rounded, ``overflow`` of them are infinite or
+      NaN, ``underflow`` are 0 although the exact number is not (and is below the normal range), and
+      ``subnormal`` have fewer bits than normal numbers.
+
+    ``max`` is the largest |error| / |exact|, ``rms`` the norm of the error divided by the norm of
+    the exact tensor, ``ulps`` the largest error in units of the last place. Scores of keys after
+    the query do not count.
 
     ``tensors`` are as in ``run``; by default ``train`` makes them in float64 from ``example(step,
     seed, gradient)``. Gradients among them (names that begin with d) are multiplied by
@@ -92,7 +99,7 @@ def precision(
 
 def summary(table: pd.DataFrame) -> str:
     """Return a table of ``precision`` as a sentence: the errors of each output and tap, the three
-    operations that cost most, and the numbers that did not fit."""
+    rows with the largest shares, and the counts of overflow, underflow and subnormal numbers."""
     rows = table.set_index("operation")
     errors = []
     for name in table.attrs["outputs"]:

@@ -329,8 +329,8 @@ def _refuse(operation: Operation, known: Axes) -> None:
 
 
 def _kernels() -> dict[str, Kernel]:
-    """Return the kernels of ``kernels.csv``; a row of ``operations.csv`` is in each kernel it
-    names."""
+    """Return the kernels of ``kernels.csv`` by name; a row of ``operations.csv`` belongs to each
+    kernel in its column ``kernels``."""
     operations = read_table(HERE / "operations.csv")
     kernels = {}
     for row in read_table(HERE / "kernels.csv"):
@@ -480,11 +480,11 @@ def result(
     dtype: str,
     accumulate: str | None = None,
 ) -> Array:
-    """Return the result of one operation, rounded to ``dtype``, in the shape in which it is kept.
+    """Return the result of one operation, rounded to ``dtype``, in the shape of ``Step.shape``.
 
-    An elementwise operation is computed in float64 and rounded once more. Products, quotients,
-    sums and differences of float16 numbers are taken in float32, which gives the same. Complex
-    operands stay complex.
+    An elementwise operation is computed in float64. Only the products, quotients, sums and
+    differences of float16 numbers are computed in float32: rounded to float16, both are equal.
+    Complex operands stay complex. ``accumulate`` is as in ``run``.
     """
     sums = accumulate
     if sums is None:
@@ -494,16 +494,16 @@ def result(
     with np.errstate(all="ignore"):
         if operation.kind in ELEMENTWISE:
             operands = _operands(operation, step, values, dtype)
-            made = ELEMENTWISE[operation.kind](*operands)
+            exact = ELEMENTWISE[operation.kind](*operands)
         elif operation.kind in PRODUCTS:
             left, right = operation.operands
             x, y = _viewed(left, step, values), _viewed(right, step, values)
-            made = contract(x, left.axes, y, right.axes, operation.axes, sums)
+            exact = contract(x, left.axes, y, right.axes, operation.axes, sums)
         else:
             (operand,) = operation.operands
             x = _viewed(operand, step, values)
-            made = _reduced(operation.kind, x, operand.axes, operation.axes, sums)
-    return rounded(made, dtype).reshape(step.shape(operation.axes))
+            exact = _reduced(operation.kind, x, operand.axes, operation.axes, sums)
+    return rounded(exact, dtype).reshape(step.shape(operation.axes))
 
 
 def _reduced(kind: str, array: Array, have: str, axes: str, sums: str) -> Array:
@@ -528,8 +528,8 @@ def _viewed(operand: Operand, step: Step, values: Arrays) -> Array:
 
 
 def _operands(operation: Operation, step: Step, values: Arrays, dtype: str) -> list[Array]:
-    """Return the operands of an elementwise operation, in the type in which it is computed, and
-    with axes that numpy repeats."""
+    """Return the operands of an elementwise operation as numpy can broadcast them, in the type in
+    which the operation is computed."""
     arrays = []
     for operand in operation.operands:
         if operand.name in CONSTANTS:
@@ -562,8 +562,10 @@ def _spread(array: Array, have: str, axes: str) -> Array:
 def contract(
     left: Array, left_axes: str, right: Array, right_axes: str, axes: str, sums: str
 ) -> Array:
-    """Return ``sum left * right`` over the axes that the result does not have, in the type
-    ``sums``.
+    """Return ``left * right`` summed over the axes that both have and the result ``axes`` lack.
+
+    Each array has an axis for each of its letters. Sums are taken in the type ``sums``, as
+    ``accumulate`` of ``run``; complex arrays keep their type.
 
     >>> contract(np.eye(2), "ce", np.array([[3, 4], [5, 6.]]), "es", "sc", "float64").tolist()
     [[3.0, 5.0], [4.0, 6.0]]
@@ -576,19 +578,19 @@ def contract(
     rows = _grouped(left, left_axes, batch, of_left, over)
     columns = _grouped(right, right_axes, batch, over, of_right)
     if np.iscomplexobj(rows) or np.iscomplexobj(columns):
-        made = rows @ columns
+        product = rows @ columns
     elif sums == "float16":
-        made = _one_by_one(rows, columns)
+        product = _one_by_one(rows, columns)
     else:
-        made = rows.astype(sums) @ columns.astype(sums)
+        product = rows.astype(sums) @ columns.astype(sums)
     sizes = dict(zip(left_axes + right_axes, left.shape + right.shape, strict=True))
     have = [*batch, *of_left, *of_right]
     order = [have.index(letter) for letter in axes]
-    return made.reshape([sizes[letter] for letter in have]).transpose(order)
+    return product.reshape([sizes[letter] for letter in have]).transpose(order)
 
 
 def _grouped(array: Array, have: str, *groups: list[str]) -> Array:
-    """Return an array with one axis for each group of its axes."""
+    """Return an array with its axes merged: one axis for each group of letters, in that order."""
     order: list[int] = []
     shape = []
     for group in groups:

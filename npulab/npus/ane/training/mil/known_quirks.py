@@ -26,8 +26,8 @@ QUIRKS = {row["quirk"]: row for row in read_table(Path(__file__).parent / "quirk
 
 
 class Quirk(NamedTuple):
-    """A warning: line (0 for a program that was not read), the operation, function or input that it
-    is about, text, source."""
+    """A warning: ``line`` (0 for a program that was not read from a text), ``op`` (the operation,
+    function or input that it is about), its ``text``, and the ``source`` where it was seen."""
 
     line: int
     op: str
@@ -123,7 +123,7 @@ def _softmax_size(operation: Operation, axis: Any, fixed: Mapping[str, Value | N
 
 
 def _half_quirks(operation: Operation) -> Iterator[Quirk]:
-    """Warn of constants that fp16 does not hold."""
+    """Yield warnings for fp16 constants in the text that become 0 or infinite in fp16."""
     value = operation.value
     if value is None or isinstance(value.data, File) or not isinstance(value.type, Type):
         return
@@ -141,7 +141,8 @@ def _half_quirks(operation: Operation) -> Iterator[Quirk]:
 
 
 def _file_quirks(operation: Operation, blobs: weight_files.Files) -> Iterator[Quirk]:
-    """Warn of constants whose records are odd or do not fit them."""
+    """Yield warnings for constants of a weight file: a record with faults, and a record of another
+    type or size than the constant."""
     for _, value in (*operation.attributes, *operation.arguments):
         if not isinstance(value, Value) or not isinstance(value.data, File):
             continue

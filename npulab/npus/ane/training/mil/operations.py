@@ -29,8 +29,8 @@ USUAL = {bool: "bool", int: "int32", float: "fp32", str: "string"}
 
 
 class Known(NamedTuple):
-    """The meaning of a name: its type, its constant if the text states it (not a file), and the
-    name or value that stands in the argument.
+    """What is known of a value before a program runs: its ``type``; its ``constant``, None unless
+    the text states the data; and its ``source``, the name or constant that stands in the argument.
     """
 
     type: Type
@@ -48,7 +48,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """An operation and its arguments by name, each ``Known`` or a tuple of them."""
+    """An operation and its arguments by name; an argument is a ``Known``, or a tuple of these."""
 
     operation: Operation
     given: dict[str, Any]

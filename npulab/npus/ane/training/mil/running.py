@@ -97,7 +97,7 @@ def judged(operation: Operation, scope: Scope) -> tuple[Call, Scope]:
     call = resolved(operation, scope)
     declared = dict(operation.outputs)
     if len(declared) < len(operation.outputs) or any(name in scope for name in declared):
-        call.refuse("output", ", ".join(declared), "names that are not there yet")
+        call.refuse("output", ", ".join(declared), "names that are not in use yet")
     if operation.op == "const":
         results = _const(call)
     else:

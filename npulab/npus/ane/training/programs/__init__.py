@@ -76,8 +76,12 @@ OPERATIONS = read_table(HERE / "operations.csv")
 
 
 class Kernel(NamedTuple):
-    """A program, its weight files by path, the shapes of its inputs and outputs by name, and the
-    parts of each along the channels (name, channels), in order."""
+    """A program with its weight files.
+
+    ``blobs`` are the bytes of weight files by path, ``inputs`` and ``outputs`` shapes by name. An
+    input or output may hold several tensors one after the other along the channels: ``parts`` has
+    the (name, channels) of each, in order, by the name of the input or output.
+    """
 
     program: Program
     blobs: dict[str, bytes]
