@@ -1,4 +1,4 @@
-"""Bit strings: the first item lies in the lowest bits of the first byte."""
+"""Bit strings: bit 0 is the lowest bit of the first byte."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ def put_bits(values: Array, positions: Array, bits: int) -> bytes:
     """Return the bytes of a string of ``bits`` bits with ``values`` at ``positions`` and 0
     elsewhere.
 
-    Values are below ``2**32``, positions count bits in ascending order, and no two values overlap.
+    Values are below ``2**32``. Positions are numbers of bits, in ascending order; no two values may
+    overlap.
 
     >>> put_bits(np.array([1, 3]), np.array([0, 12]), 16).hex()
     '0130'
@@ -28,10 +29,10 @@ def put_bits(values: Array, positions: Array, bits: int) -> bytes:
 
 
 def bits_at(data: bytes, positions: Array, width: int) -> Array:
-    """Return the ``width`` bits that begin at each of ``positions``, as uint32 (up to 25 bits) or
-    uint64 (up to 57).
+    """Return the ``width`` bits that begin at each of ``positions``, as uint32 if ``width`` is at
+    most 25, else as uint64; ``width`` is at most 57.
 
-    Positions count bits, in any order; past the end of ``data`` all bits are 0.
+    Positions are numbers of bits, in any order; past the end of ``data`` all bits are 0.
 
     >>> bits_at(bytes([0x21, 0x30]), np.array([4, 8, 12]), 4).tolist()
     [2, 0, 3]
@@ -40,7 +41,7 @@ def bits_at(data: bytes, positions: Array, width: int) -> Array:
     # windows[n] is the number that begins at byte n, so that one read serves any position; the
     # shift below costs up to 7 of its bits, hence the limits of 25 and 57 bits
     windows = Array(len(data) + 1, wide, data + bytes(wide.itemsize), strides=(1,))
-    # ``take`` first copies all windows, which pays off only if many positions are read
+    # ``take`` first copies all windows, and is quicker only if many positions are read
     if len(data) < 8 * positions.size:
         found = windows.take(positions >> 3, mode="clip")
     else:

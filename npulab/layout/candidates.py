@@ -1,4 +1,4 @@
-"""Plain layouts to try where the values of a buffer do not show its layout, the plainest first."""
+"""Plain layouts, the plainest first, to try if the values of a buffer do not show its layout."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Nest = list[tuple[int, int]]  # (axis, tile) of each loop, from the outermost
 
 
 def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout, list[int]]]:
-    """Yield layouts of a whole tensor that takes at most ``size`` places, each with the bytes at
-    which the tensor may begin.
+    """Yield (layout, places): layouts of a whole tensor that takes at most ``size`` places, each
+    with the places at which the tensor may begin.
 
-    The layouts (from byte 0) have axes in any order, gaps after rows and planes, one axis in tiles,
-    or two axes in tiles; a last tile is completed or short. The tensor may begin at the start of
-    the buffer, end at its end (with the last element or the last completed tile), or follow a
-    header of a round size. ``stored`` are further fields of ``Layout``.
+    The layouts have offset 0. They have axes in any order (if there are more than 4 axes, only in
+    the tensor's order or its reverse), gaps after rows and planes, one axis in tiles, or two axes
+    in tiles; a last tile is completed or short. The tensor may begin at the start of the buffer,
+    end at its end (with the last element or the last completed tile), or follow a header of one of
+    the sizes in ``HEADERS``. ``stored`` are further fields of ``Layout``.
     """
     seen = set()
     for loops, end in _nests(shape, size, stored):
         if loops in seen:
             continue
         seen.add(loops)
-        # most nests are far too large, and the outermost loop shows that without the work of making
-        # a layout
+        # most nests are far too large: the outermost loop shows that before a layout is made
         if loops and loops[0].reach((shape[loops[0].axis] - 1) // loops[0].tile) >= size:
             continue
         try:
@@ -78,7 +78,7 @@ def _tiles_of_one(shape: Shape, axes: list[int]) -> Iterator[Nest]:
 
 
 def _tiles_of_two(shape: Shape, axes: list[int]) -> Iterator[Nest]:
-    """Yield nests with two axes in tiles, which are the outermost loops."""
+    """Yield nests with two axes in tiles; the loops over these tiles are the outermost."""
     for a, b in permutations(axes, 2):
         rests = _orders([axis for axis in axes if axis not in (a, b)], len(axes))
         tiles = product(_tiles(shape[a]), _tiles(shape[b]))
@@ -120,8 +120,8 @@ def _pitched(
     itemsize: int,
     size: int,
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """Yield nests with a gap after each element, row or plane, or with two such gaps; one of them
-    may be the gap with which the outermost loop fills the buffer.
+    """Yield nests with a gap after the blocks of one loop (elements, rows or planes), or of two
+    loops; one of the gaps may be so large that the nest takes all of the buffer.
     """
     nest = [(axis, 1) for axis in order]
     for at in range(len(order)):
@@ -134,7 +134,7 @@ def _pitched(
             fills = share
             yield _padded(shape, nest, itemsize, {at: fills})
         for inner, row in product(range(at + 1, len(order)), ALIGNS):
-            # smaller alignments change nothing: a row is already a multiple of them
+            # an alignment of at most ``row`` changes nothing: rows are multiples of it already
             for align in (fills, *(align for align in ALIGNS if align > row)):
                 loops, end = _padded(shape, nest, itemsize, {at: align, inner: row})
                 if end <= size:

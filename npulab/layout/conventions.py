@@ -7,8 +7,8 @@ is output ``m`` of input channel ``c``. ``1`` is an axis of one index.
 Whatever the order, a convolution is the sum over the window and over the input channels, and a
 depthwise convolution is the sum over the window alone. With padding "SAME" there are ``ceil(n /
 stride)`` outputs for n inputs. Windows then reach ``max((outputs - 1) * stride + (kernel - 1) *
-dilation + 1 - n, 0)`` indices beyond the inputs; half of them, rounded down, are padded before the
-inputs and the others after. "VALID" pads nothing.
+dilation + 1 - n, 0)`` indices beyond the inputs. Half of these indices, rounded down, are padded
+before the inputs, the remaining ones after. "VALID" pads nothing.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ def convert_axes(tensor: Array, source: str, to: str, **sizes: int) -> Array:
     """Return a tensor, in C order, with its axes moved from the order ``source`` to the order
     ``to``.
 
-    ``sizes`` are needed for letters that are one axis in ``source`` and separate axes in ``to``;
-    the size of one of these letters may be left out. A text ``1HWC`` is read as ``1HW(CM)``,
-    ``C1HW`` as ``(CM)1HW``. Values and type stay. Raises ValueError for orders with different
-    letters, and for an order that does not fit the tensor.
+    ``sizes`` (such as ``C=2``) are needed for letters that are one axis in ``source`` and separate
+    axes in ``to``; one letter of each such axis may be left out. A text ``1HWC`` is read as
+    ``1HW(CM)``, ``C1HW`` as ``(CM)1HW``. Values and type stay. Raises ValueError for orders with
+    different letters, for sizes whose product is not that of the axis, and for an order that does
+    not fit the tensor.
 
     >>> weights = np.arange(8, dtype=np.int8).reshape(1, 1, 2, 4)
     >>> convert_axes(weights, "HWIO", "OHWI").shape
@@ -96,11 +97,12 @@ def dense_weights(
     takes every input channel.
 
     Group number n of the output channels takes group number n of the input channels; its weights
-    for all other input channels are ``fill``, the zero point. ``source`` is an order with O and I
-    (I are the input channels of one group), or an order with C and M of a depthwise convolution,
-    which has a group for each input channel: ``groups`` is then the size of C. The result takes
-    ``groups`` times the memory of the input. Raises ValueError for groups that do not divide the
-    output channels, for a fill outside of the type's range, and as ``convert_axes`` does.
+    for the input channels of every other group are ``fill``, the zero point. ``source`` is an order
+    with O and I (I counts the input channels of one group), or an order with C and M for a
+    depthwise convolution. That has a group for each input channel: ``groups`` is then the size of
+    C. The result takes ``groups`` times the memory of ``weights``. Raises ValueError for groups
+    that do not divide the output channels, for a fill outside of the type's range, and as
+    ``convert_axes`` does.
 
     >>> dense_weights(np.array([7, 8, 9, 10]).reshape(4, 1, 1, 1), "OIHW", 2)[..., 0, 0, :]
     array([[ 7,  0],
@@ -159,8 +161,8 @@ def _split(axis: str, size: int, sizes: dict[str, int]) -> dict[str, int]:
     free = [letter for letter in axis if letter not in given]
     if len(free) > 1:
         raise ValueError(
-            f"sizes: got no size of {', '.join(free)}, allowed are sizes of all but one of them, "
-            f"such as {free[0]}=2: they divide the {size} indices of ({axis})"
+            f"sizes: got no size of {', '.join(free)}, allowed are sizes of all but one of these "
+            f"letters, such as {free[0]}=2: they divide the {size} indices of ({axis})"
         )
     known = math.prod(given.values())
     if min(given.values(), default=1) < 1 or size % known or (not free and known != size):

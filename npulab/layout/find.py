@@ -1,4 +1,4 @@
-"""Search for the layout that maps tensors to buffers, by the values of their elements."""
+"""Search for the layout that maps tensors to buffers, by the values of the tensors' elements."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ from npulab.support.refuse import need
 SAMPLES = (16, 1024)  # sizes of the samples of elements on which a layout is tried first
 CHANGES = 3  # most changes of elements that are tried after "no change"
 PARTS = 2**31  # random indices are drawn as multiples of 1 / PARTS of an axis
-NESTS = 6  # most nests that are tried on all elements: the best on a sample
+NESTS = 6  # most nests that are tried on all elements: those that do best on a sample
 ENOUGH = 0.9  # share of the elements that must agree with a rule
-LEAST = 8  # fewest elements that must agree with a rule, if there are as many
+LEAST = 8  # fewest elements that must agree with a rule; all, if a tensor has fewer
 LAGS = (1, 2, 4, 8, 16, 3)  # distances of neighbours, in elements
 WORTH = 0.02  # shares of a sample that differ by no more than this count as equal
 ENTROPY_SAMPLE = 2**16  # most elements of a tensor whose entropy is measured, roughly
-LEAST_BITS = 0.5  # least bits that a value is counted as, so that neighbours stay few
-SMALL_TILE = 4  # neighbours that are enough to see a tile
-PROVEN = 8  # if 1 of PROVEN elements has its own value, values alone are searched first
+LEAST_BITS = 0.5  # least information of a value in bits: with less, neighbours would be too many
+SMALL_TILE = 4  # neighbours that also fit in a small tile
+PROVEN = 8  # if at least 1 of PROVEN elements has its own value, values alone are searched first
 SPARSE = 4  # a buffer larger than SPARSE tensors holds mostly something else
-LATE = "values of whole elements are found"  # why planes are not looked for
+# why planes of bits were not searched
+LATE = "they were not searched, because values of whole elements are found"
 MOST_RIVALS = 8
 MOST_COMPARED = 64  # most agreeing candidates that are compared by the bytes they explain
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A layout that is tried, the elements that agree with it, and the places of elements by their
-    own values (``seen``).
+    """A layout that is tried on ``pairs``: ``agree`` is true for the elements ``(*shape)`` that
+    agree with it, ``seen`` has the places of elements by their own values, if these were searched.
     """
 
     layout: Layout | Table
@@ -79,23 +80,25 @@ def find_layout(
     """The layout that maps a tensor to its buffer, or each of several tensors of one shape to its
     own buffer.
 
-    Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size; ``dtype`` names elements
-    below 8 bits, which tensors hold in a byte each. ``markers`` makes tensors whose values identify
-    every element; of other tensors, the values of adjacent elements distinguish equal elements. The
-    result says what stays open: elements ``shared`` and ``missing``, ``rivals``, ``unexplained``
-    bytes. The search finds the order of the axes; tiles, also over joined axes, also if the last
-    tile is filled up or short, or the first begins inside a tile; strides, or the offset of each
-    index; offset and fill of the whole; a window of the tensor; copies; words whose bytes are
-    reversed; elements that are big-endian or changed by an xor or a sum; the sums of an axis; and
-    constant bytes. If no nest of loops gives the places, the layout is a ``Table`` of them.
+    Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size. ``dtype`` names elements
+    of other widths: tensors hold one below 8 bits in a byte, one of 9 to 15 bits in 2 bytes.
+    ``markers`` makes tensors whose values identify every element; in tensors of another origin,
+    equal elements are told apart by the values of adjacent elements. The result says what stays
+    open: elements ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes.
 
-    Elements of 1 to 16 bits (``dtype="uint5"``) may also be split over planes: low nibbles here,
-    high nibbles there, or bit n of all elements together. The layout is then ``Planes``, for which
-    ``markers(..., unit=1)`` makes tensors. Of four pairs or more some are held back if the others
-    tell the elements apart: the result says how many of them the layout packs byte for byte, and
-    planes that fail there are refused. ``warnings`` name bits that never move and tensors that may
-    have been compressed. Raises ValueError for pairs that do not go together, among them buffers
-    whose length moves, and if no element has a place.
+    The search finds the order of the axes; tiles, also over joined axes, also if the last tile is
+    filled up or short, or the axis begins inside a tile; strides, or the offset of each index;
+    offset and fill of the whole; a window of the tensor; copies; words whose bytes are reversed;
+    elements that are big-endian or changed by an xor or an added number; the sums over an axis; and
+    constant bytes. If no nest of loops gives the places, the layout is a ``Table`` of them. The
+    bits of an element may also lie in planes, such as low nibbles here and high nibbles there: the
+    layout is then ``Planes``, for which ``markers(..., unit=1)`` makes tensors.
+
+    Of four pairs or more, one or two are held back if the remaining ones tell the elements apart.
+    The result says how many of those held back the layout packs byte for byte; planes that fail
+    there are refused. ``warnings`` name bits that have one value in all tensors, and tensors that
+    may have been compressed. Raises ValueError for pairs that do not go together (such as buffers
+    of different lengths), and if no layout is found.
 
     >>> from npulab.layout import markers, nc1hwc2
     >>> tensors = markers((2, 3, 5))
@@ -139,11 +142,13 @@ def _refused(text: str, given: Given) -> ValueError:
 
 
 def _whole(given: Given) -> Found:
-    """The layout of elements that are not split, else of their planes."""
+    """The layout of whole elements or, if no element is found whole, of the planes of their
+    bits.
+    """
     pairs = given.pairs()
     signature = _in_step(pairs)
     places, best, most = _first_trials(pairs, signature)
-    # elements none of whose values is found whole may be split
+    # if hardly any element is found whole, the bits of elements may lie in planes
     split: Found | str = ""
     if PROVEN * most < pairs.raw[0].size and (best is None or not _fits(best)):
         split = find_planes(given)
@@ -160,7 +165,7 @@ def _whole(given: Given) -> Found:
         signature = _in_step(best.pairs)
     found = _proved(_report(signature, best), given)
     if not found.sure and pairs.bits < 8:
-        # bits of fill and of elements may share a byte
+        # one byte may hold bits of elements and of fill, which only planes account for
         by_bits = find_planes(given, whole=True)
         if isinstance(by_bits, Found) and by_bits.sure:
             return by_bits
@@ -168,12 +173,13 @@ def _whole(given: Given) -> Found:
 
 
 def _best_trial(pairs: Pairs, places: Seen, best: _Trial | None, most: int) -> _Trial | None:
-    """Return the best trial of all searches, from the best by values alone, in which ``most``
-    elements have a place of their own.
+    """Return the best trial of all searches.
+
+    ``best`` is the best trial by values alone; ``most`` elements have a place of their own there.
     """
     searches = [_by_neighbours]
-    # other readings of values alone are worth their time only if some elements have values that
-    # occur nowhere else; otherwise only neighbours can show the layout
+    # to read the buffers in other ways is worth the time only if some elements have values that
+    # occur nowhere else; if none has, only neighbours can show the layout
     if PROVEN * most >= pairs.raw[0].size:
         searches.insert(0, _read_otherwise)
     for search in searches:
@@ -189,8 +195,8 @@ def _best_trial(pairs: Pairs, places: Seen, best: _Trial | None, most: int) -> _
 
 
 def _proved(found: Found, given: Given) -> Found:
-    """Return what is found with two counts: the buffers that were held back, and how many of them
-    the layout packs byte for byte, apart from the bytes and elements that it leaves open.
+    """Return what is found with two counts added: the buffers that were held back, and how many of
+    them the layout packs byte for byte, apart from missing elements and unexplained bytes.
     """
     held = [*given.held(found.captures)]
     layout = found.layout
@@ -233,10 +239,10 @@ def _beyond_chance(pairs: Pairs, places: Seen) -> int:
 
 
 def _best_of(trials: Iterator[_Trial | None], best: _Trial | None, own: int) -> _Trial | None:
-    """Return the best of some trials and of the best trial before them.
+    """Return the best of ``trials`` and ``best``, the best trial before them.
 
-    The trials may choose among more rules, so each must agree with nearly as many elements
-    (``ENOUGH`` of them) as the ``own`` elements that have a place without a rule.
+    ``own`` elements have a place of their own, without any rule. The trials choose among more rules
+    than the earlier ones, so each must agree with at least ``ENOUGH`` times as many elements.
     """
     for trial in trials:
         if trial is None or trial.count < ENOUGH * own:
@@ -258,8 +264,9 @@ def _convincing(trial: _Trial, pairs: Pairs) -> bool:
 
 
 def _in_step(pairs: Pairs) -> Signature:
-    """Return the bytes at which elements may begin: multiples of the element's size after a first
-    byte, if as many elements are found there as at all bytes.
+    """Return the signature of single elements, with the bytes at which elements may begin: every
+    byte, or a first byte plus multiples of the element's size if about as many elements are found
+    there.
     """
     width = pairs.itemsize
     if width == 1:
@@ -269,8 +276,8 @@ def _in_step(pairs: Pairs) -> Signature:
         shares.append(Sought(pairs, Signature(first, width)).share(Change()))
         if shares[-1] == 1:
             return Signature(first, width)
-    # a search at every byte looks at more places and so finds more elements by chance: it must find
-    # clearly more than the best search in steps of an element
+    # a search at every byte finds more elements by chance, because it looks at more places: it must
+    # find clearly more than the best search in steps of an element
     anywhere = Sought(pairs, Signature(0, 1)).share(Change())
     if anywhere > max(shares) + WORTH:
         return Signature(0, 1)
@@ -278,12 +285,12 @@ def _in_step(pairs: Pairs) -> Signature:
 
 
 def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change]]:
-    """Yield places found by the values of each element alone, with the change of elements for which
-    they were found.
+    """Yield (places, change): the places found by the values of each element alone, for the change
+    of elements.
     """
     yield Sought(pairs, signature).look_up(Change()), Change()
-    # values with fewer bits of information than the number of an element occur in many places: with
-    # enough such values any change of elements would seem to fit
+    # values with fewer bits of information than the number of an element occur at many places, so
+    # that any change of elements would seem to fit
     if _entropy(pairs) < np.log2(pairs.raw[0].size) - 2:
         return
     width = pairs.itemsize
@@ -302,8 +309,9 @@ def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change
 
 
 def _read_otherwise(pairs: Pairs) -> Iterator[_Trial | None]:
-    """Trials by values alone, with tiles that begin inside or are of joint axes, lists of the bytes
-    to each index, and words swapped."""
+    """Yield trials by values alone that the first search does not make: axes that begin inside of a
+    tile or are joined, lists of the bytes to each index, and words swapped.
+    """
     for reading in _readings(pairs):
         for seen, change in _by_value(reading, _in_step(reading)):
             if reading is not pairs:
@@ -327,9 +335,11 @@ def _readings(pairs: Pairs) -> Iterator[Pairs]:
 
 
 def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
-    """Yield trials by the values of elements together with the elements after them along an axis:
-    at the usual distances (``LAGS``), or at the distances that rare values suggest, along one
-    axis or along several axes as one.
+    """Yield trials by the values of each element together with those of the elements after it along
+    an axis.
+
+    Neighbours are searched at the usual distances (``LAGS``), and at the distances that rare values
+    suggest, along one axis or along several axes joined to one.
     """
     wanted = math.ceil((pairs.size.bit_length() + SPARE_BITS) / max(_entropy(pairs), LEAST_BITS))
     counts = [max(wanted, 2)]
@@ -343,8 +353,8 @@ def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
     if not sparse:
         yield from _neighbours(pairs, product(counts, LAGS, axes))
     lines = [(axis, shape) for axis in axes]
-    # lines along an axis joined with all axes before it contain the lines along it and fewer of
-    # these axes
+    # an axis is joined with all axes before it: lines along fewer joined axes are parts of these
+    # lines
     for end in range(2, len(shape) + 1):
         lines.append((0, (math.prod(shape[:end]), *shape[end:])))
     for reading, (axis, joined) in product(_readings(pairs), lines):
@@ -363,8 +373,8 @@ def _neighbours(
     """Yield trials with signatures of ``count`` elements that lie ``lag`` elements apart along an
     axis.
 
-    The axis is one of the tensors, or of ``lined``, the tensors in another shape; with ``lined``
-    deep nests are tried too.
+    ``distances`` are (count, lag, axis). The axis is one of the tensors, or of ``lined``, the
+    tensors in another shape; with ``lined`` deep nests (see ``layouts``) are tried too.
     """
     width = pairs.itemsize
     deep = lined is not None
@@ -400,7 +410,8 @@ def _neighbours(
 def _trial(
     pairs: Pairs, seen: Seen, change: Change, alone: bool, deep: bool = False
 ) -> _Trial | None:
-    """Return the nest that agrees with most elements, among the nests that some places suggest.
+    """Return the trial of the nest that agrees with most elements, among the nests that the places
+    in ``seen`` suggest; None if they suggest none.
 
     ``alone`` is true if the places come from values of single elements.
     """
@@ -413,14 +424,14 @@ def _trial(
     nests = list(layouts(np.where(sure, seen.place, -1), deep, copies=seen.copies, **stored))
     loose = ~seen.shared & (seen.count > 0)
     if np.count_nonzero(loose) > 2 * np.count_nonzero(sure):
-        # elements may have several places (a sum over one element repeats it), and the first place
-        # of each may fit a rule
+        # many elements have several places (a sum over one element repeats its value): the first
+        # places may fit a rule
         nests += layouts(np.where(loose, seen.place, -1), deep, **stored)
     shares = [(_share(layout, pairs, SAMPLES[1]), layout) for layout in nests]
     for _, layout in sorted(shares, key=lambda rated: -rated[0])[:NESTS]:
         trial = _tried(layout, pairs, by_value)
-        # a nest that reaches past the buffer claims that the buffer was cut off; a few elements
-        # that agree by chance must not be enough for this claim
+        # a nest that reaches past the end says that the buffer was cut off: a few elements that
+        # agree by chance are not enough to say so
         if layout.size > pairs.bytes and not _proven(trial):
             continue
         best = _better(best, trial)
@@ -479,9 +490,9 @@ def _left(layout: Layout | Table, pairs: Pairs) -> int:
 
 
 def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
-    """Return the candidate that all elements agree with and that leaves the fewest places
-    unexplained; of equals, the plainest. None if no candidate leaves fewer unexplained than the
-    best layout so far.
+    """Return the trial of the candidate that all elements agree with and that leaves the fewest
+    places unexplained; of several such candidates, the plainest. None if no candidate leaves fewer
+    places unexplained than the best layout so far.
     """
     least = None
     seen = Change()
@@ -519,8 +530,8 @@ def _entropy(pairs: Pairs) -> float:
 
 
 def _share(layout: Layout, pairs: Pairs, count: int) -> float:
-    """Return which share of a sample of the window's elements agrees; elements past the end of the
-    buffer do not count.
+    """Return the share of elements in a sample of the window that agree with a layout; elements
+    past the end of the buffer do not count.
     """
     parts = _random_parts(len(layout.window), count)
     index = []
@@ -535,7 +546,9 @@ def _share(layout: Layout, pairs: Pairs, count: int) -> float:
 
 
 def _alike(layout: Layout, pairs: Pairs, index: tuple[Array, ...], at: Array) -> Array:
-    """True for each element that every buffer has at its place in ``at``."""
+    """True for each element whose value every buffer has at the element's place, given in
+    ``at``.
+    """
     change = Change(layout.xor, layout.add)
     good = np.ones(at.shape, bool)
     for raw, buffer in zip(pairs.raw, pairs.buffers, strict=True):
@@ -617,8 +630,8 @@ def _report(signature: Signature, best: _Trial) -> Found:
     pairs = best.pairs
     layout, filled, rest = accounted(best.layout, pairs)
     if layout.copies:
-        # sums over one element each repeat the element, and so pass for copies: without copies the
-        # same bytes, and the bytes of the sign extension too, may be explained as sums
+        # A sum over one element repeats the element, and so looks like a copy. Without copies the
+        # same bytes, and the bytes of the sign extension too, may be explained as sums.
         alone = accounted(replace(best.layout, copies=()), pairs)
         if np.count_nonzero(alone[2]) < np.count_nonzero(rest) or not alone[2].any():
             layout, filled, rest = alone
@@ -634,8 +647,8 @@ def _report(signature: Signature, best: _Trial) -> Found:
     rivals: list[Layout] = []
     counter = [0]
     if shared:
-        # while elements are missing, any layout that all elements agree with is reported, however
-        # many bytes it leaves unexplained
+        # if elements are missing, every layout that all elements agree with is a rival, however
+        # many places it leaves unexplained
         most = int(np.count_nonzero(rest))
         if len(missing):
             most = pairs.size
@@ -667,8 +680,8 @@ def _rivals(
     """Yield other layouts that all elements agree with and that leave at most ``most`` places
     unexplained.
     """
-    # candidates with other loops may have the same places; hashes are compared, because all the
-    # maps would take too much memory
+    # candidates with other loops may give the same places as this layout: those are no rivals;
+    # hashes of the maps are compared, because the maps would take too much memory
     maps = {hash(layout.index_map().tobytes())}
     for rival in _agreeing_candidates(pairs, _stored(layout), counter):
         key = hash(rival.index_map().tobytes())

@@ -1,4 +1,4 @@
-"""Memory formats of PyTorch: the order of a tensor's axes stays, strides say where elements lie.
+"""Memory formats of PyTorch: a format changes the strides of a tensor, not the order of its axes.
 
 A format is named as PyTorch names it. Shapes and strides are in logical order, ``(N, C, H, W)`` or
 ``(N, C, D, H, W)``; strides count elements. Source: c10/core/MemoryFormat.h, c10/core/Contiguity.h.
@@ -22,8 +22,8 @@ def format_strides(shape: Shape, name: str) -> tuple[int, ...]:
     """Return the strides of a tensor of ``shape`` in a format: for each axis, the number of
     elements from one index to the next.
 
-    Raises ValueError for an unknown format, and for a shape whose number of axes is not the
-    format's.
+    Raises ValueError for an unknown format, and for a shape with another number of axes than the
+    format has.
 
     >>> format_strides((10, 3, 32, 32), "contiguous")
     (3072, 1024, 32, 1)
@@ -46,9 +46,9 @@ def is_format(shape: Shape, strides: tuple[int, ...], name: str) -> bool:
     """True if ``strides`` are the format's strides without gaps, as
     ``tensor.is_contiguous(memory_format=...)`` decides it.
 
-    The stride of an axis with one index does not matter, so that several formats may fit; a format
-    with another number of axes never fits. Raises ValueError for an unknown format, and for a shape
-    and strides of different length.
+    The stride of an axis with one index does not matter, so that several formats may fit. A format
+    with another number of axes than the shape never fits. Raises ValueError for an unknown format,
+    and if shape and strides have different lengths.
     """
     sizes, steps = _pair(shape, strides)
     if name in ORDERS and len(sizes) != len(ORDERS[name]):
@@ -63,11 +63,11 @@ def memory_format(shape: Shape, strides: tuple[int, ...]) -> str:
     """Return the format that PyTorch assigns to strides, as ``tensor.suggest_memory_format()``
     does.
 
-    The format is channels last if strides grow in the order of that format, also with gaps; all
-    other strides are "contiguous", even with gaps, which ``is_format`` tests. Where sizes of 1
-    allow both, the strides of these axes decide; if these are equal too (N, 1, 1, 1 with one
-    stride) the format is "contiguous". Raises ValueError for a shape and strides of different
-    length.
+    The format is "channels_last" (or "channels_last_3d") if strides grow in the order of that
+    format, also with gaps. For any other strides it is "contiguous", even if the tensor is not
+    contiguous: ``is_format`` tests that. If axes of one index allow both formats, the strides of
+    these axes decide; if these are equal too (N, 1, 1, 1 with one stride) the format is
+    "contiguous". Raises ValueError if shape and strides have different lengths.
 
     >>> memory_format((2, 1, 4, 4), (16, 16, 4, 1)), memory_format((2, 1, 4, 4), (16, 1, 4, 1))
     ('contiguous', 'channels_last')
@@ -98,9 +98,9 @@ def strides_layout(
 ) -> Layout:
     """Return the layout, in bytes, of a tensor whose ``strides`` count elements.
 
-    Loops are ordered by the strides of their axes; among equal strides an axis of one index is
-    last. Raises ValueError for a shape and strides of different length, and as ``Layout`` does: for
-    two elements at one place, or an empty axis.
+    Loops are ordered by the strides of their axes, the largest first; among equal strides an axis
+    of one index is last. Raises ValueError if shape and strides have different lengths, and as
+    ``Layout`` does, such as for two elements at one place, or an empty axis.
     """
     sizes, steps = _pair(shape, strides)
     itemsize = place_bytes(dtype)
@@ -110,14 +110,14 @@ def strides_layout(
 
 
 def _grows(sizes: tuple[int, ...], steps: tuple[int, ...], order: tuple[int, ...]) -> bool:
-    """True if strides grow from the channels outwards, each at least the stride times the size of
-    the axis before it.
+    """True if strides grow from the innermost axis of ``order`` outwards: each stride is at least
+    the stride times the size of the next axis inside.
     """
     if steps[1] == 0:
         return False
     least = 0
     for axis in reversed(order):
-        # a batch with the stride of a channel does not speak for channels last
+        # strides in which batch and channels are equal are not taken for channels last
         if sizes[axis] == 0 or steps[axis] < least or (axis == 0 and least == steps[1]):
             return False
         least = steps[axis] * max(sizes[axis], 1)

@@ -16,7 +16,7 @@ from npulab.layout.places import CHUNK, Pairs
 from npulab.layout.planes import Planes
 from npulab.layout.stored import Buffer, Table, elements_at, held_as, joined, store, swap_words
 
-FEW = 3  # elements above chance that may be found at wrong places
+FEW = 3  # elements more than chance gives that may be found at another place
 LISTED = 4  # most elements, runs and rivals that a text lists, each
 MOST_RUNS = 256  # most constant runs that become parts; with more runs none does
 # fields that a record copies from the account
@@ -35,12 +35,12 @@ RECORDED = (
     "proved",
     "warnings",
 )
-UNIFORM = 8  # bytes: a longer run of one value is stored as one byte and a count
+UNIFORM = 8  # bytes: a longer run of one value is stored as a byte and a count; a Run shows so many
 
 
 class Run(NamedTuple):
-    """A run of ``size`` bytes from byte ``offset``; ``start`` are its first bytes in the first
-    buffer.
+    """A run of ``size`` bytes from byte ``offset`` on; ``start`` are its first bytes (at most
+    ``UNIFORM``) in the first buffer.
     """
 
     offset: int
@@ -58,21 +58,23 @@ class Run(NamedTuple):
 class Found:
     """The layout that maps tensors to their buffers, and how sure that is.
 
-    Each of the ``elements`` is in one of three groups. ``own`` elements have values that occur
-    nowhere else, and lie at the place that the layout says. ``shared`` elements agree with the
-    layout, but their values occur elsewhere as well. ``missing`` are the indices ``(m, axes)`` of
-    the other elements: ``past_end`` of them would lie past the end of the buffer, ``outside`` are
-    left out by the layout, and all others have another value at their place.
+    Each of the ``elements`` is in one of three groups. ``own`` counts the elements whose values
+    occur nowhere else in the buffers, and which lie where the layout says. ``shared`` counts the
+    elements that agree with the layout, but whose values occur at other places as well. ``missing``
+    has the indices ``(m, axes)`` of the elements that do not agree: ``past_end`` of them would lie
+    past the end of the buffer, ``outside`` of them are left out by the layout, and the remaining
+    ones have another value at their place.
 
-    ``elsewhere`` counts elements whose values occur only at another place than the layout says;
-    ``chance`` elements would be found in as many random bytes. ``filled`` bytes between the
-    elements hold the fill; ``unexplained`` are the bytes that are not elements, fill or parts.
-    ``rivals`` are the layouts, of ``tried`` layouts, that also agree with every value and explain
-    as many bytes, the plainest first; ``more_rivals`` is true if there are more.
+    ``elsewhere`` counts the elements whose values occur only at another place than the layout says;
+    about ``chance`` elements would be found by chance if the buffers were random. ``filled`` bytes
+    between the elements hold the fill; ``unexplained`` are the runs of bytes that are not elements,
+    fill or parts. ``tried`` other layouts were compared, if some elements are ``shared``. Of these,
+    the ``rivals`` agree with every value too and leave no more bytes unexplained (any number if
+    elements are missing); the plainest is first, and ``more_rivals`` is true if there are more.
 
-    The search saw ``captures`` pairs; ``held`` further pairs were held back from it, and of these
-    ``proved`` buffers are byte for byte what the layout packs, apart from what it leaves open.
-    ``warnings`` are sentences about tensors that cannot show the whole layout.
+    The search saw ``captures`` pairs; ``held`` further pairs were held back from it. ``proved`` of
+    the held buffers are byte for byte what the layout packs, apart from missing elements and
+    unexplained bytes. ``warnings`` are sentences about tensors that cannot show the whole layout.
     """
 
     layout: Layout | Planes | Table
@@ -99,13 +101,13 @@ class Found:
 
     @property
     def sure(self) -> bool:
-        """True if the layout is a nest of loops, all elements in the buffer agree with it, most of
+        """True if the layout is made of loops, all elements in the buffer agree with it, most of
         them have values that occur nowhere else, no rival agrees, no byte is unexplained, and every
         buffer that was held back is proved.
 
-        If some elements are not in the buffer, all elements in it need values that occur nowhere
-        else. At most about as many elements as chance gives may be ``elsewhere``. ``Planes`` need a
-        buffer that was held back.
+        If the layout leaves out elements, every element in the buffer needs values that occur
+        nowhere else. At most ``2 * chance + 3`` elements may be ``elsewhere``. ``Planes`` need at
+        least one buffer that was held back.
         """
         inside = self.elements - self.outside
         proven = 2 * self.own > inside
@@ -124,8 +126,8 @@ class Found:
         )
 
     def index_map(self) -> Array:
-        """Byte offset of each element ``(*shape) int64``, -1 if it is not in the buffer; of
-        ``Planes`` the place of each bit ``(*shape, bits)``.
+        """The places that the layout's own ``index_map`` returns (of ``Planes`` the place of each
+        bit ``(*shape, bits)``), with -1 for missing elements.
         """
         out = self.layout.index_map()
         out[tuple(self.missing.T)] = -1
@@ -140,7 +142,7 @@ class Found:
         return self.layout.unpack(buffer)
 
     def records(self) -> list[dict[str, Any]]:
-        """One record: the layout as text and as code, and the account."""
+        """A list of one record: the layout as text and as code, and the account."""
         record: dict[str, Any] = {"layout": str(self.layout), "code": ""}
         if not isinstance(self.layout, Table):
             record["code"] = repr(self.layout)
@@ -217,8 +219,8 @@ def _listed(items: Sequence[object]) -> str:
 
 
 def agreeing(layout: Layout | Table, pairs: Pairs) -> Array:
-    """True for elements ``(*shape)`` whose value all captures have at the element's place and at
-    the places of its copies.
+    """True for each element ``(*shape)`` whose value is at its place, and at the places of its
+    copies, in the buffer of every capture.
     """
     places = layout.index_map().reshape(-1)
     out = np.zeros(places.size, bool)
@@ -238,8 +240,9 @@ def agreeing(layout: Layout | Table, pairs: Pairs) -> Array:
 
 
 def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int, Array]:
-    """Return (the layout with the fill and the parts that the places between its elements show, how
-    many of these places are fill, True where a place is unexplained ``(size,) bool``).
+    """Return (layout, filled, unexplained): the layout with the fill and the parts that the places
+    between its elements show, how many of these places are fill, and True for each place that is
+    unexplained, ``(size,) bool``.
     """
     gaps, first, end = _gaps(layout, pairs)
     same = gaps.copy()
@@ -295,7 +298,7 @@ def _gaps(layout: Layout | Table, pairs: Pairs) -> tuple[Array, int, int]:
 
 
 def _take(part: slice, gaps: Array, rest: Array) -> int:
-    """Mark the places of a part as explained; return how many of them were counted as fill."""
+    """Mark the places of a part as explained; return how many of them were explained as fill."""
     filled = int(np.count_nonzero(gaps[part] & ~rest[part]))
     rest[part] = False
     return filled
@@ -308,7 +311,7 @@ def _constant(offset: int, data: Array) -> Constant:
 
 
 def unexplained(rest: Array, pairs: Pairs) -> tuple[Run, ...]:
-    """Return runs of the recorded bytes in which ``rest`` is true for some place."""
+    """Return runs of recorded bytes, each with some place for which ``rest`` is true."""
     per_byte = max(8 // pairs.bits, 1)
     bytes_left = swap_words(np.any(rest.reshape(-1, per_byte), axis=1), pairs.swap)
     data = pairs.recorded(pairs.buffers[0])
@@ -320,8 +323,8 @@ def unexplained(rest: Array, pairs: Pairs) -> tuple[Run, ...]:
 
 
 def _usual(where: Array, layout: Layout | Table, pairs: Pairs) -> int:
-    """Return the most frequent value of the whole elements in the places where ``where`` is true; 0
-    if there is none.
+    """Return the most frequent value of the elements that lie wholly in places where ``where`` is
+    true; 0 if there is no such element.
     """
     width = pairs.itemsize
     first = layout.first % width
@@ -338,8 +341,8 @@ def _usual(where: Array, layout: Layout | Table, pairs: Pairs) -> int:
 
 
 def _sums(layout: Layout, pairs: Pairs, rest: Array, gaps: Array) -> Sums | None:
-    """Return the sums of elements at each index of an axis, if they begin in or just before the
-    unexplained places; None if not.
+    """Return the sums of elements at each index of an axis, if they begin at the first unexplained
+    place or at most 3 places before it; None if not.
     """
     first = int(rest.argmax())
     # the first sum may begin earlier: its low bytes may look like fill
@@ -360,8 +363,8 @@ def _sums(layout: Layout, pairs: Pairs, rest: Array, gaps: Array) -> Sums | None
 
 
 def _sums_at(layout: Layout, part: Sums, values: Array, have: Array) -> Sums | None:
-    """Return ``part`` with the number of fill values in each sum, and with the sums of fill past
-    the end of its axis; None if the buffers do not hold the sums.
+    """Return ``part`` with the number of fill values in each sum, and including the sums of fill
+    alone past the end of its axis; None if the buffers do not hold the sums.
 
     ``values`` are the sums of the elements, ``have`` the int32 in the buffers, both ``(buffers,
     n)``.
@@ -386,8 +389,8 @@ def _sums_at(layout: Layout, part: Sums, values: Array, have: Array) -> Sums | N
     elif excess:
         return None
     depth = layout.elements // count + fills
-    # Sums past the end of the axis are sums of fill. If fill is 0 they look like any zeros, and
-    # are taken up to the end of the last tile.
+    # Sums past the end of the axis are sums of fill. If the fill is 0, they cannot be told from
+    # other zeros: they are taken up to the end of the last tile.
     if not fill:
         tiles = [loop.tile for loop in layout.loops if loop.axis == part.axis]
         tile = max(tiles, default=1)

@@ -1,4 +1,4 @@
-"""The tensors and buffers that a search is given, checked, and what they cannot show."""
+"""The tensors and buffers that a search is given: checks, and warnings of what they cannot show."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from npulab.layout.stored import (
 )
 from npulab.support.refuse import refuse_if
 
-SPARE_BITS = 8  # bits of a signature beyond a place's: it rarely matches by chance
+# bits that a signature has more than the number of a place, so that it rarely matches by chance
+SPARE_BITS = 8
 HELD = 4  # 1 of HELD buffers is held back, at most MOST_HELD
 MOST_HELD = 2
 SPARSE_SHARE = 0.9  # a tensor with so many equal elements may be compressed
-SPARSE_SAMPLE = 2**14
-FEW = 16  # fewer elements say nothing of a tensor
+SPARSE_SAMPLE = 2**14  # elements of a tensor, roughly, of which equal ones are counted
+FEW = 16  # a tensor with fewer elements is not judged
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Given:
     def pairs(self) -> Pairs:
         """The pairs that the search sees: the others are held back to prove its result."""
         bits = BITS[self.dtype]
-        # values have to tell the elements apart without the buffers that are held back
+        # the search has to tell the elements apart by the buffers that are not held back
         places = 8 * len(self.buffers[0])
         needed = -(-(places.bit_length() + SPARE_BITS) // bits)
         seen = max(len(self.raw) - held_back(len(self.raw)), min(needed, len(self.raw)))
@@ -132,12 +133,14 @@ def given_pairs(tensors: Any, buffers: Any, dtype: str) -> Given:
 
 
 def held_back(count: int) -> int:
-    """How many of ``count`` buffers the search does not see, so that it can be proved on them."""
+    """How many of ``count`` buffers the search does not see, so that they can prove its result."""
     return min(count // HELD, MOST_HELD)
 
 
 def still_bits(raw: Sequence[np.ndarray], bits: int) -> list[int]:
-    """Return the bits that have one value in all elements of all tensors, which are unsigned."""
+    """Return the numbers (0 is the lowest) of the bits that have one value in all elements of all
+    tensors; elements are unsigned.
+    """
     high = 0
     low = 2**bits - 1
     for tensor in raw:
@@ -148,7 +151,9 @@ def still_bits(raw: Sequence[np.ndarray], bits: int) -> list[int]:
 
 
 def sparse_share(raw: Sequence[np.ndarray]) -> float:
-    """Return the largest share of equal elements in a tensor, counted from a sample of each."""
+    """Return the share of the most frequent value in a tensor, the largest of all tensors; values
+    are counted in a sample.
+    """
     share = 0.0
     for tensor in raw:
         some = tensor.ravel()[:: max(tensor.size // SPARSE_SAMPLE, 1)]

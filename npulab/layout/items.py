@@ -20,7 +20,13 @@ BESIDE = ("other", "fill", "sum", "constant")
 
 
 class Item(NamedTuple):
-    """A run of bits of a buffer and its meaning: ``bits`` bits from bit ``bit`` of the buffer."""
+    """A run of bits of a buffer and its meaning: ``bits`` bits from bit ``bit`` of the buffer.
+
+    ``kind`` is the caller's name for elements, or "fill", "sum", "constant" or "other" for the bits
+    between them. ``value`` is the element or the fill, else 0. ``core`` to ``column`` say which
+    element it is, None for an axis that the tensor does not have; ``weights`` is 1 for an element,
+    else 0.
+    """
 
     bit: int
     bits: int

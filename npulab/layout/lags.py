@@ -12,16 +12,18 @@ from numpy import ndarray as Array
 from npulab.layout.places import Change, Pairs, halved
 
 ANCHORS = 48  # most elements, of the rarest values, whose neighbours are searched
-WINDOWS = (8, 16, 32)  # lengths of a window: the shortest is used that chance would not give
+# lengths of a window: the shortest that is unlikely to match by chance is used
+WINDOWS = (8, 16, 32)
 LIKELY = 1 / 16  # most matches of a window that are expected by chance
 MOST_PAIRS = 2**21  # most pairs of places of the two rarest values
-VOTES = 2
-MOST_LAGS = 3
+VOTES = 2  # fewest windows that have to suggest a distance
+MOST_LAGS = 3  # most distances that are returned
 
 
 class Window(NamedTuple):
-    """Neighbours along an axis: their values in each capture, the places of each value in the first
-    buffer, and which two of the values are the rarest.
+    """Neighbours along an axis: their ``values`` in each capture, the ``places`` of each value in
+    the first buffer (in elements), and ``rare``, the positions of the two rarest values in the
+    window.
     """
 
     values: list[Array]
@@ -33,9 +35,9 @@ def lags(pairs: Pairs, axis: int) -> list[int]:
     """Return the distances, in elements, between neighbours along an axis, the likeliest first;
     negative distances go backwards.
 
-    The two rarest values of a window of neighbours are in few places of the buffer. Any two of
-    these places suggest a distance, and the other values of the window show which distance is
-    right.
+    The two rarest values of a window of neighbours are at few places of the buffer. A place of the
+    one with a place of the other suggests a distance; the remaining values of the window show which
+    distance is right.
     """
     width = pairs.itemsize
     cells = [buffer[: len(buffer) // width * width].view(f"<u{width}") for buffer in pairs.buffers]

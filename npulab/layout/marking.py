@@ -1,4 +1,4 @@
-"""Tensors whose values identify every element, over as many captures as that takes."""
+"""Tensors whose values identify every element if several captures are read together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from npulab.layout.stored import (
 from npulab.support.refuse import refuse_if
 
 MOST_CAPTURES = 64
-MORE = 2  # captures that ``find_layout`` holds back
+MORE = 2  # captures that are made so that ``find_layout`` can hold some back
 MIX = np.uint64(0x9E3779B97F4A7C15)
 MIXES = 3
 MIXED_BITS = 60
@@ -39,17 +39,18 @@ def markers(
 ) -> list[np.ndarray]:
     """Return tensors of ``shape`` and ``dtype`` that together give every element its own values.
 
-    There are ``captures`` of them, by default as few as it takes, at least two: three uint8 tensors
-    for a million elements. ``avoid`` are values that a device treats specially, such as a zero
-    point; floats are positive normal numbers. No element has the same value in all tensors, so that
-    none looks like fill. At most half of the possible combinations of values are used, spread over
-    the whole range, so that a device which changes values is noticed. Raises ValueError if there
-    are too few values or captures.
+    There are ``captures`` of them, by default as few as identify every element, at least two: three
+    uint8 tensors for a million elements. Values in ``avoid`` are not used: a device may treat some
+    values specially, such as a zero point. Floats are positive normal numbers. No element has the
+    same value in all tensors, so that no element looks like fill. At most half of the possible
+    combinations of values are used, spread over the whole range, so that a device which changes
+    values is noticed. Raises ValueError if there are too few values or captures.
 
-    With a ``unit`` of 1, 2, 4 or 8 bits every unit of every element has values of its own, not only
+    With a ``unit`` of 1, 2, 4 or 8 bits every unit of every element has its own values, not only
     every element: elements whose bits lie in planes need that. ``dtype`` is then any whole number
-    of 1 to 16 bits (``uint5``, ``int12``). These tensors are dense, every plane moves from capture
-    to capture, and two captures more than it takes are made, which ``find_layout`` holds back.
+    of 1 to 16 bits or of 32 bits (``uint5``, ``int12``). These tensors are dense, and every plane
+    changes from capture to capture. By default there are two captures more than identify every
+    unit; ``find_layout`` holds back one or two captures.
 
     >>> [one.tolist() for one in markers((4,), avoid=[0])]
     [[158, 60, 217, 119], [1, 1, 1, 1]]
@@ -71,12 +72,12 @@ def markers(
             f"captures: got {captures or 'none'} for {elements} elements with {base} possible "
             f"values, allowed is {needed or 'no number'} or more"
             if needed
-            else f"avoid: got all but {base} values, allowed is to leave enough for "
+            else f"avoid: got all but {base} values, allowed is to leave enough values for "
             f"{elements} elements"
         )
     captures = captures or needed
-    # the digits of a number (in base ``base``) are an element's values; numbers whose digits are
-    # all the same, the multiples of 11...1, are skipped
+    # each element gets a number; the digits of this number (in base ``base``) are its values in the
+    # captures; numbers whose digits are all the same, the multiples of 11...1, are skipped
     ones = sum(base**at for at in range(needed))
     index = np.arange(elements, dtype=np.int64)
     index += index // (ones - 1) + 1
@@ -117,10 +118,10 @@ def _unit_markers(
     captures = captures or digits + 1 + MORE
     index = np.arange(1, units + 1, dtype=np.uint64)
     codes = [*_digits(_mixed(index, digits * unit), unit, digits)]
-    # the sum without carry of two digits stays if a device changes all digits by one xor: with it
-    # no changed code is the code of another unit
+    # The xor of two digits stays equal if a device changes all digits by one xor. So with this
+    # further digit no changed code is the code of another unit.
     codes.append(codes[0] ^ codes[1])
-    # further captures have digits of further mixes of the index
+    # the captures after these have the digits of other mixes of the index
     for more in range(1, -(-captures // digits)):
         codes += _digits(
             _mixed(index + np.uint64(more * MOST_ELEMENTS**2), MIXED_BITS), unit, digits
@@ -139,8 +140,9 @@ def _digits(codes: np.ndarray, unit: int, count: int) -> Iterator[np.ndarray]:
 
 
 def _mixed(index: np.ndarray, bits: int) -> np.ndarray:
-    """Return numbers of ``bits`` bits that look random, each from one index: each step can be
-    undone, so that no two are equal.
+    """Return a number of ``bits`` bits that looks random for each index.
+
+    Each step can be undone, so that different indices below ``2**bits`` get different numbers.
     """
     out = index % np.uint64(2**bits)
     for _ in range(MIXES):

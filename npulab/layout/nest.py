@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from npulab.layout.stored import BYTE_ORDERS, LISTED, MOST_ELEMENTS, Shape, Stored
 
-SLAB = 2**17  # most elements whose places are computed at once
+SLAB = 2**17  # most elements, roughly, whose places are computed at once
 LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
 
 
@@ -40,13 +40,13 @@ class AxisPiece(NamedTuple):
 
 @dataclass(frozen=True)
 class Loop:
-    """A level of a nest: blocks of ``tile`` indices of ``axis``, ``stride`` bytes from block to
-    block, or a tuple of the bytes to each block.
+    """A level of a nest: blocks of ``tile`` indices of ``axis``. ``stride`` is the bytes from block
+    to block, or a tuple of the bytes from the first block to each block.
 
     Without a stride every block starts at the end of the block before it, so that a block which the
-    axis does not fill is shorter in the buffer too. The loops inside of it have no strides either,
-    or all loops from some inner loop on have strides: together these loops take the stride of the
-    outermost of them times the number of its blocks.
+    axis does not fill is shorter in the buffer too. Inside of such a loop, either no loop has a
+    stride, or all loops from some loop inwards have one. The loops with strides then take, all
+    together, the stride of the outermost of them times the number of its blocks.
     """
 
     axis: int
@@ -64,18 +64,27 @@ class Loop:
 class Layout(Stored):
     """Where each element of a tensor of ``shape`` lies: loops from the outermost to the innermost.
 
-    The element at an index lies at ``offset`` plus, for each loop, the stride times the number of
-    its block. A loop over an axis divides the block of the loop over the same axis before it.
-    ``dtype`` is the numpy name of the elements, ``size`` the bytes of the buffer (by default up to
-    the last element), ``window`` the (start, stop) of each axis if only a part of the tensor is in
-    the buffer. The stored element is ``(raw ^ xor) + add``, modulo its range, little-endian unless
-    ``big_endian``, and again ``copies`` bytes away; the other bytes hold ``fill`` (an unsigned
-    element) or the ``parts``. ``starts`` are the places in its first tile at which each axis
-    begins. The axes of each tuple of ``join`` are one axis for the loops, the last the fastest,
-    named by the first of them. The bytes of each word of ``swap`` bytes are reversed in the
-    buffer; offsets of parts are offsets before that. For elements below 8 bits offset, strides,
-    copies and places count elements, not bytes. Raises ValueError for loops that leave out
-    indices, and for places that are outside of the buffer or taken twice.
+    The element at an index lies at ``offset`` plus, for each loop, the loop's stride times the
+    number of the block that has the index. A loop divides the blocks of the next loop outside of it
+    over the same axis.
+
+    - ``dtype``: the numpy name of the elements' type, or a name such as ``int4`` or ``uint1``.
+    - ``size``: the bytes of the buffer, by default up to the last element, copy or part.
+    - ``window``: (start, stop) of each axis, if only a part of the tensor is in the buffer.
+    - ``xor``, ``add``, ``big_endian``: the stored element is ``(raw ^ xor) + add``, modulo its
+      range, little-endian unless ``big_endian``.
+    - ``copies``: the distances in bytes at which each element is stored again.
+    - ``fill``, ``parts``: the bytes between elements hold the ``parts``, or else ``fill`` (an
+      unsigned element).
+    - ``starts``: for each axis, the position in its first tile at which the axis begins.
+    - ``join``: the axes of each tuple are one axis for the loops, the last axis the fastest; loops
+      name it by the first axis of the tuple.
+    - ``swap``: the bytes of each word of ``swap`` bytes are reversed in the buffer; offsets of
+      parts are offsets before that.
+
+    For elements below 8 bits offset, strides, copies and places count elements, not bytes. Raises
+    ValueError for loops that leave out indices, and for places that are outside of the buffer or
+    taken twice.
 
     >>> rows = Layout((2, 3), (Loop(0, stride=4), Loop(1, stride=1)), size=8)
     >>> rows.pack(np.array([[1, 2, 3], [4, 5, 6]], np.uint8)).hex(" ")
@@ -168,8 +177,8 @@ class Layout(Stored):
                 raise ValueError(f"{loop}: got a tile of {loop.tile}, allowed is 1 or more")
             if loop.stride is None and strided_inside:
                 raise ValueError(
-                    f"{loop}: got no stride inside of a loop with a stride that is inside of loops "
-                    "without one, allowed is a stride"
+                    f"{loop}: got no stride, allowed is a stride: the loop is inside of a loop "
+                    "with a stride, which is inside of a loop without one"
                 )
             strided_inside = strided_inside or (packed and loop.stride is not None)
             blocks = -(-left[loop.axis] // loop.tile)
@@ -184,11 +193,11 @@ class Layout(Stored):
             axis = left.index(max(left))
             raise ValueError(
                 f"loops: got blocks of {left[axis]} indices of axis {axis} inside of all loops, "
-                "allowed is 1 index"
+                f"allowed is 1 index: add a loop over axis {axis} with a tile of 1"
             )
 
     def _ends(self) -> tuple[int, int]:
-        """Return (the first byte of the elements, the byte after the last); raises ValueError if
+        """Return (the first place of the elements, the place after the last); raises ValueError if
         two elements overlap.
         """
         low = self.offset
@@ -200,8 +209,8 @@ class Layout(Stored):
                 line = self._line(axis, n)
                 low += int(line.min())
                 high += int(line.max())
-            # the quick test also fails for strides that interleave without elements that overlap,
-            # so a failure is checked place by place
+            # the quick test also fails for strides that interleave although no elements overlap:
+            # then the places are compared one by one
             apart = self._nested() or self._apart(self.places_before_swap()[self.inside], low, high)
         else:
             places = self.places_before_swap()[self.inside]
@@ -250,8 +259,8 @@ class Layout(Stored):
         # fill the memory
         if high - low > MOST_ELEMENTS:
             raise ValueError(
-                f"loops: got strides that interleave from byte {low} to {high}, allowed over "
-                "so many bytes are nested strides"
+                f"loops: got strides that interleave from byte {low} to {high}, allowed over more "
+                f"than {MOST_ELEMENTS} bytes are strides that span all loops with smaller strides"
             )
         taken = np.zeros(high - low, bool)
         for at in range(self.itemsize):
@@ -278,7 +287,9 @@ class Layout(Stored):
 
     @property
     def _strided(self) -> bool:
-        """True if strides give the place of every element, except elements of short blocks."""
+        """True if strided views can hold all elements: blocks have no gaps at all, or every loop
+        has one number as its stride.
+        """
         return self._solid or (
             self._even and not any(isinstance(loop.stride, tuple) for loop in self.loops)
         )
@@ -306,8 +317,8 @@ class Layout(Stored):
 
     @property
     def _ends_of_axes(self) -> Shape:
-        """The end of each axis as loops count it: ``_joined_extents`` plus the places in the first
-        tile before the axis begins.
+        """The end of each axis as loops count it: ``_joined_extents`` plus ``starts``, the
+        positions in the first tile before the axis begins.
         """
         extents = self._joined_extents
         if any(self.starts):
@@ -359,8 +370,8 @@ class Layout(Stored):
             yield Stretch(place, first, blocks, steps)
 
     def _stretches(self, depth: int, extents: Shape) -> list[Stretch]:
-        """Return stretches for loops without strides, from loop number ``depth`` on, over
-        ``extents`` indices: at each loop first the whole blocks, then the short block.
+        """Return the stretches over ``extents`` indices if no loop has a stride, from loop number
+        ``depth`` on: for each loop first those of its whole blocks, then those of its short block.
         """
         if depth == len(self.loops):
             return [Stretch(0, (0,) * len(extents), (), ())]
@@ -412,8 +423,10 @@ class Layout(Stored):
 
     @property
     def _items(self) -> tuple[int, list[int]]:
-        """The bytes from item to item inside of loops without a stride, and how many indices of
-        each axis an item has: an element, or a block of a loop with a stride inside of them.
+        """The items that loops without strides place one after another: (bytes from item to item,
+        how many indices of each axis an item has).
+
+        An item is an element or, if loops inside have strides, a block of the outermost of these.
         """
         left = list(self._ends_of_axes)
         packed = False
@@ -478,8 +491,8 @@ class Layout(Stored):
             block = left[loop.axis] // loop.tile
             term = loop.reach(block)
             if loop.stride is None:
-                # the blocks before this block are full along the loop's own axis; along the other
-                # axes they are as short as the block that contains them
+                # the blocks before this block are full along the loop's own axis; along every other
+                # axis they are as short as the block that contains them
                 step: Any = pitch * -(-min(loop.tile, whole[loop.axis]) // covered[loop.axis])
                 for axis, extent in enumerate(extents):
                     if axis != loop.axis:
@@ -488,8 +501,8 @@ class Layout(Stored):
             terms[np.shape(term)] = terms.get(np.shape(term), 0) + term
             left[loop.axis] = left[loop.axis] - block * loop.tile
             short = np.minimum(loop.tile, extents[loop.axis] - block * loop.tile)
-            # with one number in place of an array, the products in the inner loops do not grow to
-            # the size of the tensor
+            # equal extents become one number, so that the products in the inner loops do not grow
+            # to the size of the tensor
             if short.size and (short == short.flat[0]).all():
                 extents[loop.axis] = int(short.flat[0])
             else:
@@ -567,8 +580,8 @@ def _stride_text(stride: int | tuple[int, ...] | None) -> str:
 
 
 def join_axes(tensor: Array, join: Sequence[Sequence[int]]) -> Array:
-    """Return a tensor in which the axes of each group are one axis, in place of the first of them;
-    the others get 1 index.
+    """Return a tensor in which the axes of each group of ``join`` are one axis, in place of the
+    first axis of the group; its further axes get 1 index.
     """
     if not join:
         return tensor
@@ -577,7 +590,9 @@ def join_axes(tensor: Array, join: Sequence[Sequence[int]]) -> Array:
 
 
 def joined_order(axes: int, join: Iterable[Sequence[int]]) -> list[int]:
-    """The axes as a transpose takes them: by number, but joined axes after the first of them."""
+    """The axes as a transpose takes them: by number, but the further axes of a group directly after
+    its first axis.
+    """
     order = [*range(axes)]
     for first, *others in join:
         order = [axis for axis in order if axis not in others]
@@ -602,7 +617,9 @@ def axis_letters(shape: Shape) -> Sequence[str]:
 
 
 def name_joined(letters: list[str], join: Iterable[Sequence[int]]) -> None:
-    """Put the letters of joined axes, in brackets, in place of the letter of the first of them."""
+    """Replace, in place, the letter of the first of joined axes by the letters of all in
+    brackets.
+    """
     for group in join:
         together = "".join(letters[axis] for axis in group)
         letters[group[0]] = f"({together})"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 SUM_BYTES = 4
-SHOWN = 8  # bytes of a constant part that its text shows
+SHOWN = 8  # most bytes of a constant part that its text shows
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class _Bytes(ABC):
 
     @property
     def end(self) -> int:
-        """The byte after the last."""
+        """The offset of the byte after the last."""
         return self.offset + self.size
 
 
@@ -34,8 +34,9 @@ class Sums(_Bytes):
     """``count`` little-endian int32 at ``offset``: the sum of the stored elements at each index of
     ``axis``.
 
-    Each sum counts ``fills`` elements of the fill value as well; the sums past the end of the axis
-    are sums of ``depth`` fill values. Elements are read as ``signed`` or unsigned.
+    Each of these sums includes ``fills`` times the fill value. If ``count`` is larger than the
+    axis, the sums past its end are sums of ``depth`` fill values alone. Elements are summed as
+    signed numbers if ``signed``, else as unsigned numbers.
     """
 
     axis: int
@@ -52,8 +53,9 @@ class Sums(_Bytes):
         return f"{self.count} sums over axis {self.axis} at byte {self.offset}"
 
     def data(self, stored: Array, fill: int, bits: int) -> Array:
-        """Return the part's bytes ``(size,) uint8``, from the stored elements that are in the
-        buffer, as unsigned integers of ``bits`` bits.
+        """Return the part's bytes ``(size,) uint8``.
+
+        ``stored`` are the elements that are in the buffer, as unsigned integers of ``bits`` bits.
         """
         have = sums(stored, self.axis, self.signed, bits)
         value = fill
@@ -66,7 +68,7 @@ class Sums(_Bytes):
 
 @dataclass(frozen=True)
 class Constant(_Bytes):
-    """Bytes that do not depend on the tensor: ``data``, ``repeat`` times, at ``offset``."""
+    """Bytes from ``offset`` on that do not depend on the tensor: ``data``, ``repeat`` times."""
 
     data: bytes
     repeat: int = 1
@@ -91,16 +93,16 @@ Part = Sums | Constant
 
 
 def sums(stored: Array, axis: int, signed: bool, bits: int) -> Array:
-    """The sum ``(n,) int64`` of the elements at each index of an axis.
+    """The sum ``(n,) int64`` of the elements at each of the ``n`` indices of an axis.
 
-    Elements are stored as unsigned; they are summed as signed numbers if ``signed``.
+    ``stored`` are unsigned integers; if ``signed``, their bits are summed as signed numbers.
     """
     rest = tuple(other for other in range(stored.ndim) if other != axis)
     if not signed:
         return stored.sum(rest, dtype=np.int64)
     if bits >= 8:
         return stored.view(f"i{stored.itemsize}").sum(rest, dtype=np.int64)
-    # to flip the sign bit adds half of the range to each element, which is subtracted from the sum
+    # a flipped sign bit adds half of the range to each element: the sum less these halves is signed
     half = 2 ** (bits - 1)
     moved = (stored.astype(np.int8) ^ half).sum(rest, dtype=np.int64)
     return moved - half * (stored.size // stored.shape[axis])

@@ -12,10 +12,10 @@ from numpy import ndarray as Array
 from npulab.layout.stored import BITS, Shape, joined, opened, store, swap_words
 
 CHUNK = 2**16
-SAMPLE = 256  # elements of a sample, from which the share that is found is estimated
+SAMPLE = 256  # elements of a sample; the share of all elements that is found is estimated from it
 FEW = 16  # elements of a sample that are tried with every number as xor or summand
-MOST_CHANGES = 8
-MOST_COPIES = 16
+MOST_CHANGES = 8  # most numbers, as summand and as xor each, that become changes
+MOST_COPIES = 16  # most places of one element
 MANY = 255  # the largest count of places (uint8): more places count as MANY
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -58,8 +58,8 @@ class Pairs:
         return self.size * min(self.bits, 8) // 8
 
     def read(self, swap: int, high_first: bool) -> Pairs:
-        """Return the pairs with the buffers read in another way: other words swapped, another order
-        of elements in a byte.
+        """Return the pairs with the buffers read in another way, as ``swap`` and ``high_first`` of
+        the result say.
         """
         return replace(
             self,
@@ -93,11 +93,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """The values by which an element is identified: its own value in all captures, and the values
-    of the ``count - 1`` elements after it along ``axis``.
+    """Which values identify an element: its own value in all captures, and the values of the
+    ``count - 1`` elements after it along ``axis``.
 
-    Neighbours lie ``lag`` bytes apart in the buffer. Only the places ``first + n * step`` are
-    searched.
+    These neighbours lie ``lag`` bytes apart in the buffer. Only the places ``first + n * step`` of
+    the buffer are searched.
     """
 
     first: int
@@ -111,9 +111,10 @@ class Signature:
 class Seen:
     """The places of signatures, as arrays ``(*shape)``.
 
-    ``place`` is the byte offset of each element (int32, -1 if its signature is not in the buffer),
-    ``count`` the number of places with its signature (uint8), ``shared`` is true if another element
-    has the same signature. ``copies`` are distances at which all elements seem to be stored again.
+    ``place`` is the first place of each element (int32, -1 if its signature is not in the buffer).
+    ``count`` is the number of places with its signature (uint8, at most ``MANY``). ``shared`` is
+    true if another element has the same signature. ``copies`` are distances, in places, at which
+    all elements seem to be stored again.
     """
 
     place: Array
@@ -147,8 +148,9 @@ class Sought:
         return float(np.mean(end > first))
 
     def often(self, name: str, sample: Sequence[Array]) -> Array:
-        """Return, for each number below ``2 ** bits``, how many elements of a sample the buffer
-        holds if the number is added to their values (``name`` "add") or xored with them ("xor").
+        """Return a count for each number below ``2 ** bits``: how many of the first ``FEW``
+        elements of a sample are in the buffer if the number is added to their values (``name`` is
+        "add") or xored with them ("xor").
         """
         numbers = np.arange(256**self.pairs.itemsize).astype(sample[0].dtype)
         out = np.zeros(len(numbers), np.int64)
@@ -162,7 +164,7 @@ class Sought:
         return out
 
     def sample(self, count: int = SAMPLE) -> list[Array]:
-        """Return the values of a sample of elements: a column for each value in a signature."""
+        """Return the values of a sample of elements: an array for each value in a signature."""
         shape = self._window_shape()
         size = int(np.prod(shape))
         if not size:
@@ -202,8 +204,9 @@ class Sought:
         )
 
     def _copies(self, numbered: Array, count: Array, shared: Array) -> tuple[int, ...]:
-        """Return the distances from an element's first place to its further places that most of a
-        sample of elements have in common; none unless most elements have several places.
+        """Return the distances of copies: from an element's first place to each further place, if
+        most of a sample of elements have the distance. Empty unless at least half of the elements
+        that no other element equals have the same number of places, 2 or more.
         """
         alone = count[~shared & (count > 0)]
         usual = max(
@@ -220,8 +223,10 @@ class Sought:
         return tuple((distances[often * 2 > len(chosen)] * self.signature.step).tolist())
 
     def _whole(self, seen: Seen) -> Seen:
-        """Return places in the shape of the tensor: the neighbours in a signature found at a place
-        lie ``lag`` bytes apart after it.
+        """Return the places of signatures in the shape of the tensor.
+
+        A signature that is found also gives the places of the neighbours in it: each lies ``lag``
+        bytes after the one before.
         """
         shape, axis, lag = self.pairs.shape, self.signature.axis, self.signature.lag
         if seen.place.shape == shape:
@@ -301,15 +306,17 @@ class Sought:
 
 
 def known(seen: Seen) -> Array:
-    """True for elements whose signature no other element has, and which is at one place, or at one
-    more for each copy.
+    """True for each element whose signature no other element has, and is at exactly one place, plus
+    one place for each copy.
     """
     return ~seen.shared & (seen.count == len(seen.copies) + 1)
 
 
 def changes(sought: Sought) -> list[tuple[float, Change]]:
-    """Return ways in which elements may be changed before they are stored, each with the share of a
-    sample of elements that is then found, the largest first; among equals no change comes first.
+    """Return (share, change): ways in which elements may be changed before they are stored, each
+    with the share of a sample of elements that is then found.
+
+    The largest share comes first; of changes with equal shares, "no change" comes first.
     """
     bits = sought.pairs.bits
     sample = sought.sample()
@@ -324,7 +331,7 @@ def changes(sought: Sought) -> list[tuple[float, Change]]:
     if 8 <= bits <= 16 and sample:
         for name in ("add", "xor"):
             often = sought.often(name, sample)
-            # 0 (no change) and half of the range are in the list already
+            # 0 (no change) and half of the range are in ``tried`` already
             often[[0, half]] = 0
             best = np.argsort(-often, kind="stable")[:MOST_CHANGES]
             tried += [

@@ -1,6 +1,7 @@
 """Layouts that many NPUs and libraries use; the caller gives their tile sizes.
 
-In all of them ``stored`` are further fields of ``Layout`` (size, fill, offset, xor, copies, ...).
+In every function ``stored`` are further fields of ``Layout`` (size, fill, offset, xor, copies,
+...).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ def hwc(shape: Shape, *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any
     """The order of the tensor itself, last axis fastest: NHWC activations, OHWI weights, a matrix
     by rows.
 
-    ``row_pitch`` is the bytes from one row to the next, in ``(..., H, W, C)`` and in a matrix; by
-    default there are no gaps. Raises ValueError for a pitch smaller than a row.
+    ``row_pitch`` is the bytes from one row to the next (along H of ``(..., H, W, C)``, along the
+    first axis of a matrix); by default there are no gaps between rows. Raises ValueError for a
+    pitch smaller than a row.
 
     >>> hwc((1, 2, 3), row_pitch=8).index_map()
     array([[[0, 1, 2],
@@ -47,8 +49,9 @@ def planar(
 ) -> Layout:
     """A plane of rows for each channel of a tensor ``(..., H, W, C)``: CHW, NCHW.
 
-    Pitches are bytes from one row or plane to the next; by default the size of a row or plane,
-    rounded up to its ``align``. The buffer ends a pitch after the start of its last plane.
+    Pitches are bytes from one row or plane to the next. By default the pitch is the size of a row
+    or plane, rounded up to a multiple of ``row_align`` or ``plane_align`` bytes. The buffer ends
+    one ``plane_pitch`` after the start of its last plane.
     Raises ValueError for a pitch smaller than a row or plane.
 
     >>> planar((2, 3, 2), dtype="float16", row_align=64).index_map()[1, 2]
@@ -76,9 +79,9 @@ def nc1hwc2(
     """Channels of a tensor ``(..., H, W, C)`` in tiles of ``c2``: a plane of pixels for each tile,
     each pixel with the ``c2`` channels of the tile.
 
-    A last tile that the channels do not fill is completed with fill. On NPUs whose memory has
-    atoms ``c2`` is the elements of an atom. Pitches are bytes from one row or plane (surface) to
-    the next. Raises ValueError for a pitch smaller than a row or plane.
+    A last tile that the channels do not fill is completed with fill. On an NPU that addresses its
+    memory in atoms, ``c2`` is the number of elements in an atom. Pitches are bytes from one row or
+    plane (surface) to the next. Raises ValueError for a pitch smaller than a row or plane.
 
     >>> nc1hwc2((1, 2, 3), 2).index_map()
     array([[[0, 1, 4],
@@ -114,11 +117,11 @@ def kernel_groups(
     align: int = 1,
     **stored: Any,
 ) -> Layout:
-    """Weights OHWI in groups of ``kernels``, each group in blocks of ``channels``; groups and
-    blocks that are not full are short, without fill.
+    """Weights OHWI in groups of ``kernels`` output channels, each group in blocks of ``channels``
+    input channels; groups and blocks that are not full are short, without fill.
 
-    A block has its rows outermost, then columns, the kernels of the group, the channels of the
-    block. The end of the buffer is rounded up to ``align`` bytes.
+    The loops of a block are, from the outermost: rows, columns, output channels of the group,
+    input channels of the block. The end of the buffer is rounded up to ``align`` bytes.
 
     >>> print(kernel_groups((20, 3, 3, 12), 16, 8, align=128))
     O1I1HWO2I2, O2=16, I2=8, packed: (20, 3, 3, 12) uint8, 2176 bytes
@@ -143,11 +146,12 @@ def packed_blocks(
     fill: int = 0,
     **stored: Any,
 ) -> Layout:
-    """A matrix ``(R, C)`` in blocks of ``rows`` times ``columns``: blocks down a strip of columns,
-    then the next strip. A block is stored column by column.
+    """A matrix ``(R, C)`` in blocks of ``rows`` times ``columns`` elements: first all blocks of the
+    first ``columns`` columns, from top to bottom, then those of the next ``columns`` columns. A
+    block is stored column by column.
 
-    Blocks are completed with ``fill`` (as stored). With ``sums`` the sum of each column, fill
-    included, is stored as an int32 after all blocks.
+    Blocks are completed with ``fill`` (as stored). With ``sums`` the sum of each column, including
+    its fill, is stored as an int32 after all blocks.
 
     >>> packed_blocks((2, 3), 2, 2).index_map()
     array([[0, 2, 4],
@@ -175,9 +179,9 @@ def packed_blocks(
 
 def only(layout: Layout, axis: int, start: int, stop: int) -> Layout:
     """The layout of a tensor of which only the indices ``start`` to ``stop - 1`` of an axis lie in
-    the buffer, which keeps its size.
+    the buffer; the size of the buffer stays.
 
-    The element at index ``start`` lies where ``layout`` has index 0:
+    The element at index ``start`` lies where ``layout`` has index 0. For example,
     ``only(planar(shape), 2, 0, 1)`` has the first channel alone.
     """
     window = list(layout.window)
@@ -194,9 +198,9 @@ def strided(
 ) -> Layout:
     """Return a layout with the axes in ``order``, from the outermost to the innermost.
 
-    ``pitches`` are bytes from one index of an axis to the next; a pitch of 0, or none, is the size
-    of all axes further inside. Raises ValueError for an order that is not a permutation, and for a
-    pitch that is too small.
+    ``pitches`` are, by axis, the bytes from one index of the axis to the next. A pitch that is 0 or
+    left out is the size of all axes further inside. Raises ValueError for an order that does not
+    have each axis once, and for a pitch below that size.
     """
     if sorted(order) != list(range(len(shape))):
         raise ValueError(
@@ -213,7 +217,7 @@ def strided(
 
 
 def _end(size: int, dtype: str, stored: dict[str, Any]) -> int:
-    """The size of a buffer that ends ``size`` places after the offset of its layout."""
+    """The bytes of a buffer that ends ``size`` places after the offset of its layout."""
     return bytes_of_places(stored.get("offset", 0) + size, dtype)
 
 

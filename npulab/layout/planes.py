@@ -36,14 +36,16 @@ from npulab.support.refuse import refuse_if
 class Planes:
     """Where each bit of each element of a tensor of ``shape`` lies.
 
-    An element of ``dtype`` (``uint1`` to ``uint16``, ``int1`` to ``int16``, or another type of
-    numpy) is a row of units of 1, 2, 4 or 8 bits, the lowest first. The ``nests`` are layouts of
-    these units (their ``dtype`` says the unit) over the axes of the tensor and one last axis, the
-    units of an element. Several nests have a ``window`` of that axis each: runs of bits with loops
-    of their own. The nests count the axes ``flip`` from their last index. The stored element is
-    ``raw ^ xor``. Tiles are completed with the element ``fill``; all other bits come from
-    ``parts``, or else from the byte ``blank``. Raises ValueError for nests that do not go
-    together, and for bits taken twice.
+    An element of ``dtype`` (``uint1`` to ``uint16``, ``int1`` to ``int16``, or a type of numpy with
+    16 or 32 bits) is a row of units of 1, 2, 4 or 8 bits, the lowest first. The ``nests`` are
+    layouts of these units (their ``dtype`` says how many bits a unit has) over the axes of the
+    tensor and one last axis, the units of an element. If there are several nests, each has a
+    ``window`` of the last axis: these units have loops of their own. The nests count the axes in
+    ``flip`` from their last index backwards. The stored element is ``raw ^ xor``.
+
+    Bits between the elements come from the byte ``blank``. If ``fill`` is not 0, tiles are
+    completed with the element ``fill`` instead. ``parts`` replace both. Raises ValueError for
+    nests that do not go together, and for bits taken twice.
 
     >>> low_and_high = Layout((4, 2), (Loop(1, stride=4), Loop(0, stride=1)), dtype="uint4")
     >>> planes = Planes((4,), (low_and_high,))
@@ -86,8 +88,8 @@ class Planes:
             alike = reading_of(nest) == reading_of(first)
             changed = nest.xor or nest.add or nest.fill or nest.copies or nest.parts
             allowed = (
-                "are nests of one dtype, size and order of bytes, without fill, copies and parts "
-                "of their own"
+                "are nests of one dtype, size and order of bytes, without xor, add, fill, copies "
+                "and parts of their own"
             )
             refuse_if(not alike or changed, nest, "a nest unlike the first", allowed)
             covered += range(*nest.window[-1])
@@ -109,7 +111,7 @@ class Planes:
 
     @property
     def unit(self) -> int:
-        """Bits of a unit: they lie together."""
+        """Bits of a unit, which lie together in the buffer."""
         return self.nests[0].bits
 
     @property
@@ -150,8 +152,8 @@ class Planes:
         return self.pack(self.unpack(buffer))
 
     def index_map(self) -> Array:
-        """Return where each bit lies, ``(*shape, bits) int64``, the lowest bit of an element first:
-        bit ``n % 8`` (0 is the lowest) of byte ``n // 8``.
+        """Return the place of each bit, ``(*shape, bits) int64``, the lowest bit of an element
+        first: place ``n`` is bit ``n % 8`` (0 is the lowest) of byte ``n // 8``.
         """
         out = np.empty((*self.shape, self.units, self.unit), np.int64)
         for nest in self.nests:
@@ -162,8 +164,8 @@ class Planes:
         return np.flip(out.reshape(*self.shape, self.bits), self.flip)
 
     def table(self) -> Table:
-        """Return the places of units as a table, without a rule: units are elements of ``(*shape,
-        units)`` there.
+        """Return the places of all units as a table without a rule, whose elements are the units:
+        its shape is ``(*shape, units)``.
         """
         places = self.index_map()[..., :: self.unit] // self.unit
         shape = (*self.shape, self.units)
@@ -181,7 +183,7 @@ class Planes:
     def background(self) -> Array:
         """Return a buffer without elements, ``(size,) uint8``."""
         out = np.full(self.size, self.blank, np.uint8)
-        # parts come last, so that they may hold what neither byte nor element says
+        # parts are written last, because they hold the bytes that differ from ``blank`` and fill
         if self.fill:
             places = self.nests[0].opened(out)
             filled = self.units_of(np.full(1, self.fill ^ self.xor, f"u{self._itemsize}"))[0]
@@ -193,10 +195,10 @@ class Planes:
         return out
 
     def completed(self) -> Iterator[tuple[Array, int]]:
-        """Yield the places of the elements with which tiles are completed, with the unit of each
-        element that lies there.
+        """Yield (places, number of a unit): the places of this unit of all elements, if every tile
+        is full. They are the places of the tensor's elements and of those that complete tiles.
 
-        Loops without strides have short tiles in place of completed ones.
+        A nest whose tiles are short or full already yields nothing.
         """
         for nest in self.nests:
             wide = completed(nest)
@@ -236,12 +238,14 @@ class Planes:
 
 
 def reading_of(nest: Layout) -> dict[str, Any]:
-    """The fields of a nest that say its units and the order of bytes and units."""
+    """The fields of a nest that all nests of a layout share: unit, size, order of bytes and
+    units.
+    """
     return {name: getattr(nest, name) for name in ("dtype", "size", "swap", "big_endian")}
 
 
 def _rule(nest: Layout) -> str:
-    """Return the loops of a nest as text, with tiles and strides in bits."""
+    """Return the loops of a nest as text; strides, and tiles of the axis of units, are in bits."""
     unit = nest.bits
     letters = [*axis_letters(nest.shape[:-1]), "b"]
     name_joined(letters, nest.join)
@@ -270,8 +274,11 @@ def _loop_text(loop: Loop, letters: Sequence[str], unit: int) -> str:
 
 
 def completed(nest: Layout) -> Layout | None:
-    """Return a nest with every tile full along the axes of the tensor, up to the stride of the next
-    loop; None if its tiles are not completed, or would overlap if they were.
+    """Return a nest with every tile full along the axes of the tensor; the outermost tiles of an
+    axis are repeated up to the next larger stride.
+
+    None if some loop has no stride, if axes are joined or begin inside of a tile, if every tile is
+    full already, or if full tiles would overlap.
     """
     if nest.join or any(nest.starts) or any(loop.stride is None for loop in nest.loops):
         return None

@@ -1,9 +1,9 @@
 """Search for the nest of loops that fits the places of elements.
 
-If an axis lies in tiles, index ``n`` of it lies a sum of bytes after its first index: the number of
-the block times the stride, plus the same for the smaller tiles inside of the block. The block
-numbers are the digits of ``n``. They show in lines of places along the axis; a nest has a loop for
-each digit of each axis.
+If an axis lies in tiles, the distance from its first index to index ``n`` is a sum: the number of
+the block times the stride of the blocks, plus the same for the smaller blocks inside of this block.
+The block numbers are the digits of ``n``. They are read off lines of places along the axis; a nest
+has a loop for each digit of each axis.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from npulab.layout.nest import Layout, Loop, join_axes
 from npulab.layout.stored import Shape
 
 LINES = 64  # most lines along an axis from which the median is taken
-# the window of an axis ends at the outermost indices that have at least 1 / RARE as many known
-# places as the fullest index
+# the window of an axis begins and ends at the outermost indices that have at least 1 / RARE as many
+# known places as the index with the most
 RARE = 8
-UNKNOWN = np.int64(2**62)
+UNKNOWN = np.int64(2**62)  # a distance that is not known
 WRONG = 8  # 1 / WRONG of the places along an axis may be wrong
-LISTED = 4  # fewest elements of the tensor for each index whose bytes are listed
+LISTED = 4  # a list of bytes to each index needs so many elements of the tensor for each entry
 GAPS = 64  # most ends of a tile that are tried where places are missing
 
 Stride = int | tuple[int, ...]
@@ -57,11 +57,10 @@ def layouts(
 ) -> Iterator[Layout]:
     """Yield nests that may fit the places ``(*shape) int64`` (-1 if unknown), the plainest first.
 
-    A few places may be missing or wrong; the caller has to check each nest. ``deep`` gives instead
-    the nests that begin inside of a tile, have tiles of two axes together, or a list of the bytes
-    to each index. Of a tensor that is ``sampled`` only some places are given, and all of it is in
-    the buffer. ``stored`` are further fields of ``Layout``; its size grows if the nest needs
-    more.
+    A few places may be missing or wrong; the caller has to check each nest. With ``deep`` other
+    nests are yielded: those that begin inside of a tile, have joined axes, or a list of the bytes
+    to each index. With ``sampled`` only some places are given, but all of the tensor is in the
+    buffer. ``stored`` are further fields of ``Layout``; its ``size`` grows if the nest needs more.
     """
     shape = places.shape
     whole = tuple((0, n) for n in shape)
@@ -77,8 +76,8 @@ def layouts(
         return
     for steps in _plain_readings(inside):
         offset = _origin(inside, steps)
-        # a tensor's last places may lie past the end of a buffer that was cut off, and its first
-        # places may be unknown, so the window's nest is also tried for the whole tensor
+        # The window's nest is also tried for the whole tensor: the last places may lie past the end
+        # of a buffer that was cut off, and the first places may be unknown.
         start = _extended(window, shape, steps, offset)
         if window != whole and start is not None:
             yield from _nests(shape, steps, {**stored, "window": whole, "offset": start}, False)
@@ -107,8 +106,8 @@ def _without(axis: int, axes: int) -> tuple[int, ...]:
 
 
 def _plain_readings(places: Array) -> list[list[AxisDigit]]:
-    """Return the digits of all axes as one line shows them and as many lines show them, then the
-    same digits with tiles slightly longer or shorter.
+    """Return readings, each the digits of all axes: those that one line and many lines along each
+    axis show, then the same digits with one tile slightly longer or shorter.
     """
     readings: list[list[AxisDigit]] = []
     for lines, corners in ((1, False), (LINES, False), (1, True), (2, True)):
@@ -125,8 +124,8 @@ def _steps(places: Array, lines: int, corners: bool) -> list[AxisDigit] | None:
     """Return the digits of all axes, from lines of places near the origin; None if a line is not
     made of digits.
 
-    With ``corners`` tiles also end where they end on the lines at the far end, whose tiles may be
-    short.
+    With ``corners`` the lines at the far end of the axes are read too: a tile may be short there,
+    and so end where no tile near the origin ends.
     """
     steps: list[AxisDigit] = []
     for axis, n in enumerate(places.shape):
@@ -149,7 +148,8 @@ def _line(places: Array, axis: int, lines: int) -> tuple[Array, Array]:
     """Return (the distances ``(n,)`` in bytes from the first index along an axis, True where they
     are known).
 
-    A distance is the one that most of ``lines`` lines near the origin have: there tiles are full.
+    A distance is the median over about ``lines`` lines near the origin, because tiles are full
+    there; it is known if more than half of the lines have it.
     """
     n = places.shape[axis]
     long_axes = sum(n > 1 for n in places.shape) - (n > 1)
@@ -204,8 +204,9 @@ def digits_of(line: Array, known: Array) -> list[Digit] | None:
         if higher is None:
             continue
         digits = [Digit(tile * digit.tile, digit.stride) for digit in higher]
-        # where places around an end are missing, a tile may be found whose stride goes on as
-        # before: it is left out
+        # if places around the end of a tile are missing, its blocks may follow each other as
+        # indices
+        # do: then the axis has no tile there, and the digit is left out
         if digits[0] == (tile, stride * tile):
             del digits[0]
         return [Digit(1, stride), *digits]
@@ -245,8 +246,8 @@ def _near(steps: list[AxisDigit]) -> Iterator[list[AxisDigit]]:
 
 
 def _origin(places: Array, steps: list[AxisDigit], starts: Sequence[int] = ()) -> int:
-    """Return the place at which the first element's tiles begin: the median of the origins that the
-    elements near it suggest.
+    """Return the place at which the tiles of the first element begin: the median of the places that
+    the elements near it suggest.
     """
     near = places[(slice(max(int(LINES ** (1 / places.ndim)), 2)),) * places.ndim]
     index = np.argwhere(near >= 0)
@@ -290,9 +291,9 @@ def _nests(
     """Yield layouts with loops for some steps and with ``fields``, whose size grows if the loops
     need more.
 
-    First all loops have strides. Then blocks are short in place of the strides of more and more
-    loops, the innermost first; with ``around`` also around inner loops that keep their strides, as
-    around elements that have a gap after them.
+    In the first layout all loops have strides. In the next ones some loops have none, so that their
+    blocks may be short: all loops from some loop inwards, and with ``around`` also a run of loops
+    with loops inside that keep their strides, such as elements with a gap after each.
     """
     loops = [step.loop for step in _in_order(steps)]
     count = len(loops)
@@ -316,8 +317,8 @@ def _nests(
 
 
 def _in_order(steps: list[AxisDigit]) -> list[AxisDigit]:
-    """Steps from the largest stride to the smallest, but the steps of one axis from its largest
-    tile to its smallest."""
+    """Steps from the largest stride to the smallest; among themselves, the steps of one axis are
+    ordered from its largest tile to its smallest."""
     by_axis: dict[int, list[AxisDigit]] = {}
     for step in sorted(steps, key=lambda step: step.tile):
         by_axis.setdefault(step.axis, []).append(step)
@@ -333,8 +334,8 @@ def _wide(stride: Stride) -> int:
 
 
 def _needed(loops: list[Loop]) -> tuple[Loop, ...]:
-    """Return the loops without every loop whose blocks are tiles that follow each other without
-    gaps: the loop inside of it covers these blocks already.
+    """Return the loops without those that are not needed: a loop without a stride, next to a loop
+    over smaller tiles of the same axis without a stride, which covers all of its blocks.
     """
     needed = loops[-1:]
     for loop, inner in reversed([*pairwise(loops)]):
@@ -389,7 +390,7 @@ def _deep_steps(
 
 
 def _together(digits: Sequence[Digit], start: int, shape: Shape, join: Sequence[int]) -> bool:
-    """True if digits need all axes of ``join`` as one axis: loops over fewer axes would not do."""
+    """True if digits need all axes of ``join`` as one axis: fewer joined axes cannot give them."""
     if start > 0:
         return True
     inner = 1
@@ -403,7 +404,7 @@ def _together(digits: Sequence[Digit], start: int, shape: Shape, join: Sequence[
 def _any_digits(line: Array, known: Array, joint: bool) -> tuple[int, Sequence[Digit] | None]:
     """Return (the place in its first tile at which an axis begins, its digits or None).
 
-    The highest digit may be a list of the distances, except for joined axes.
+    The highest digit may be a list of the distances, unless the axis is joined (``joint``).
     """
     digits = digits_of(line, known)
     steps = np.diff(line)

@@ -1,5 +1,4 @@
-"""Search for elements whose bits lie in planes, by the values of single bits, bit pairs and
-nibbles."""
+"""Search for elements whose bits lie in planes, by the values of units of 8, 4, 2 and 1 bits."""
 
 from __future__ import annotations
 
@@ -21,15 +20,18 @@ from npulab.layout.stored import BITS, ELEMENTS, SWAPS, Shape, join_units, opene
 
 UNITS = (8, 4, 2, 1)
 ITEMSIZE = 4  # bytes of the widest elements
-SIGNED_BITS = 64
-SAMPLE = 256
-FILTER = 2**22 - 1
+SIGNED_BITS = 64  # most bits of a signature
+SAMPLE = 256  # elements that are compared first
+FILTER = 2**22 - 1  # bits of a signature by which most places are dismissed
 
 
 @dataclass(frozen=True, eq=False)
 class Signed:
-    """The signature of each unit, its values in the captures that the search sees: of the tensors
-    ``(*shape, units)`` and of the buffers ``(places,)``, as unsigned integers.
+    """Signatures: the values of a unit in the first ``seen`` captures, joined to one unsigned
+    integer.
+
+    ``tensor`` has the signature of each unit of the tensors, ``(*shape, units)``, ``buffer`` that
+    of each place of the buffers, ``(places,)``; units have ``unit`` bits.
     """
 
     tensor: Array
@@ -53,15 +55,16 @@ class Signed:
 
 
 def find_planes(given: Given, whole: bool = False) -> Found | str:
-    """The layout of elements whose bits lie in planes; or a sentence that says why there is none.
+    """The layout of elements whose bits lie in planes, or a text that says why there is none.
 
-    The layout says every bit of every buffer that the search saw, and then packs the buffers that
-    were held back byte for byte, or there is none. Units that are elements are tried if ``whole``.
+    The layout gives every unit of every element in the buffers that the search saw. It also packs
+    the buffers that were held back, except for bits that are unexplained. Units as wide as an
+    element are tried if ``whole``, or if ``Layout`` does not have the type (``int1``).
     """
     refused = "one unit takes all bits of an element"
     bits = ELEMENTS[given.dtype]
     seen = len(given.raw) - held_back(len(given.raw))
-    # the widest units first: there are fewest of them, and fewest buffers distinguish them
+    # the widest units first: they are the fewest, and the fewest buffers tell them apart
     for unit in UNITS:
         if bits % unit or (unit == bits and given.dtype in BITS and not whole):
             continue
@@ -79,7 +82,7 @@ def find_planes(given: Given, whole: bool = False) -> Found | str:
             refused = f"no place has the values of units of {unit} bits"
             continue
         plain = replace(signed, tensor=signed.tensor ^ signed.repeated(xor))
-        # loops whose blocks may be short run forwards only
+        # loops without strides only run forwards: for them, axes that run backwards are flipped
         for flip in dict.fromkeys(((), _backwards(plain))):
             turned = replace(plain, tensor=np.flip(plain.tensor, flip))
             nests = next(_nests(turned), None)
@@ -114,7 +117,7 @@ def _signed(given: Given, unit: int) -> Signed:
 
 def _signatures(columns: Iterator[Array], shape: Shape, kind: str, unit: int) -> Array:
     out = np.zeros(shape, kind)
-    # a byte of columns is made first: bytes are quicker than the whole signature, column by column
+    # columns are joined to bytes first: that is quicker than to shift the wide signature for each
     byte = [*islice(columns, 8 // unit)]
     while byte:
         some = byte[0].copy()
@@ -128,8 +131,8 @@ def _signatures(columns: Iterator[Array], shape: Shape, kind: str, unit: int) ->
 
 
 def _xor(signed: Signed) -> Array | None:
-    """Return the number ``(units,)`` with which units are stored, 0 where no other fits better;
-    None if the values of some unit are in no buffer.
+    """Return the number ``(units,)`` with which each unit of an element is xored, 0 if no other
+    number fits better; None if for some unit no number finds half of a sample in the buffers.
     """
     units = signed.shape[-1]
     flat = signed.tensor.reshape(-1, units)
@@ -146,7 +149,7 @@ def _xor(signed: Signed) -> Array | None:
 def located(signs: Array, wanted: Array) -> Array:
     """Return where each signature lies, -1 if it is in no place or in several."""
     low = signs.dtype.type(FILTER)
-    # most places are dismissed by a few bits of their signature: the others are sorted
+    # most places are dismissed by a few bits of their signature; only the remaining ones are sorted
     some = np.zeros(FILTER + 1, bool)
     some[wanted & low] = True
     at = np.flatnonzero(some[signs & low])
@@ -170,8 +173,8 @@ def _backwards(signed: Signed) -> tuple[int, ...]:
 
 
 def _nests(signed: Signed) -> Iterator[tuple[Layout, ...]]:
-    """Yield nests that say the place of every unit: one nest for all units, then one for each run
-    of units with loops of its own.
+    """Yield nests that together give the place of every unit: first one nest for all units, then
+    several nests, one for each run of units with loops of its own.
     """
     lines = _along_lines(signed)
     for stored in _readings(signed):
@@ -201,19 +204,20 @@ def _readings(signed: Signed) -> Iterator[dict[str, Any]]:
 
 
 def _before(places: Array, stored: dict[str, Any]) -> Array:
-    """Return places before words are swapped, from recorded places."""
+    """Return places before words are swapped, from places in the recorded buffers."""
     return Layout((1,), (), **stored).swapped(places)
 
 
 def _along_lines(signed: Signed) -> Array:
-    """Return the places of units ``(*shape, units) int64`` along each axis at both ends of the
-    other axes, -1 for all other units and for units whose place is unknown.
+    """Return the places of units ``(*shape, units) int64`` on lines along each axis; a line lies at
+    the first two or last two indices of every axis but its own. The place is -1 for a unit that is
+    on no line, and for a unit whose place is unknown.
     """
     shape = signed.shape
     chosen = np.zeros(shape, bool)
     ends = [sorted({0, min(1, n - 1), max(n - 2, 0), n - 1}) for n in shape[:-1]]
     ends.append(sorted({0, shape[-1] - 1}))
-    # both ends of the other axes, since the last tiles may be short
+    # lines lie at both ends of the axes, because the last tiles may be short
     for axis, n in enumerate(shape):
         lines = [*ends]
         lines[axis] = [*range(n)]
@@ -226,7 +230,9 @@ def _along_lines(signed: Signed) -> Array:
 def _one_nest(
     places: Array, tensor: Array, signed: Signed, deep: bool, stored: dict[str, Any]
 ) -> Layout | None:
-    """Return a nest that gives all signatures of ``tensor``, found from some of their places."""
+    """Return a nest that gives the place of every signature of ``tensor``, found from ``places`` of
+    some of them; None if there is no such nest.
+    """
     for nest in layouts(places, deep, sampled=True, **stored):
         if nest.size == signed.size and _agrees(nest, tensor, signed.buffer):
             return nest
@@ -266,7 +272,9 @@ def _nest_by_unit(
 
 
 def _moved(nest: Layout, places: Array, tensor: Array, signed: Signed) -> Layout | None:
-    """Return a nest moved to the places of another unit; None if these have other loops."""
+    """Return a nest moved to the places of another unit; None if the moved nest does not give the
+    places of all its elements.
+    """
     known = np.flatnonzero(places.ravel() >= 0)[:1]
     if not len(known):
         return None
@@ -287,7 +295,9 @@ def _rule(nest: Layout) -> tuple[Any, ...]:
 
 
 def _joined_runs(found: Sequence[Layout]) -> Iterator[Layout]:
-    """Yield a nest over the axes and the units for each run of units with equal loops."""
+    """Yield a nest for each run of units with equal loops: over the axes of the tensor and the
+    run.
+    """
     start = 0
     for stop in range(1, len(found) + 1):
         if stop < len(found) and _rule(found[stop]) == _rule(found[start]):
@@ -318,14 +328,16 @@ def _over_units(axis: int, offsets: Array) -> list[Loop]:
         for loop in loops:
             reached += loop.reach(left // loop.tile)
             left %= loop.tile
-        # digits are also found if a few places do not fit
+        # digits are also found if a few places do not fit: such digits are not used
         if np.array_equal(reached, offsets):
             return loops
     return [Loop(axis, 1, tuple(offsets.tolist()))]
 
 
 def _judged(planes: Planes, signed: Signed, given: Given) -> Found | str:
-    """Return what is found, if its layout packs the buffers that were held back byte for byte."""
+    """Return the account of a layout; or, if it does not pack every buffer that was held back,
+    except for unexplained bits, a text that says which byte is wrong.
+    """
     buffers = given.buffers
     planes, filled, rest = _accounted(planes, buffers[: signed.seen])
     held = 0
@@ -362,21 +374,23 @@ def _judged(planes: Planes, signed: Signed, given: Given) -> Found | str:
 
 
 def _shared(signed: Signed) -> int:
-    """Return how many elements have a unit whose signature other places have as well."""
+    """Return how many elements have a unit whose signature is at several places."""
     order = np.sort(signed.buffer)
     several = np.unique(order[1:][order[1:] == order[:-1]])
     return int(np.count_nonzero(np.isin(signed.tensor, several).any(-1)))
 
 
 def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, Array]:
-    """Return (the layout with the fill and the constants between its elements, how many bytes are
-    fill, the bits ``(size,) uint8`` that are unexplained).
+    """Return (layout, filled, unexplained): the layout with the fill and the constants between its
+    elements, how many bytes are fill, and a mask ``(size,) uint8`` of the bits that are not
+    explained.
     """
     free = ~_bytes_of(planes, planes.taken())
     moves = np.zeros(planes.size, np.uint8)
     for buffer in buffers[1:]:
         moves |= (buffer ^ buffers[0]) & free
-    # the bits between elements are one byte over and over, or also the elements that complete tiles
+    # two ways are tried: the bits between elements repeat one byte, or they are elements that
+    # complete tiles, and one byte beside these
     tried = [replace(planes, blank=_usual(buffers[0][(free == 255) & (moves == 0)]))]
     filled = _filled(planes, buffers[0])
     if filled is not None:
@@ -392,7 +406,7 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
     moved = moves != 0
     runs = runs_of(left)
     if len(buffers) > 1:
-        # with too many runs of constants one covers them all
+        # if there are too many runs of constants, one constant covers them all
         if len(runs) > MOST_RUNS:
             runs = [(runs[0][0], runs[-1][1])]
         constants = buffers[0] & free
@@ -405,7 +419,7 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
 
 
 def _bytes_of(planes: Planes, units: Array) -> Array:
-    """Return the bits ``(size,) uint8`` of units that are true, as a buffer has them."""
+    """Return a mask ``(size,) uint8`` of a buffer's bits: those of units that are true."""
     return planes.nests[0].closed(units * np.uint8(2**planes.unit - 1))
 
 
@@ -416,8 +430,8 @@ def _usual(values: Array) -> int:
 
 
 def _filled(planes: Planes, buffer: Array) -> tuple[int, Array] | None:
-    """Return (the element with which tiles are completed, the bits that such elements take); None
-    if there is no such place.
+    """Return (element, mask): the element with which tiles are completed, and the mask
+    ``(size,) uint8`` of the bits that such elements take; None if no tile is completed.
     """
     units = planes.nests[0].opened(buffer)
     taken = planes.taken()

@@ -1,4 +1,4 @@
-"""Reading and writing elements at known places of a buffer; layouts that are a table of places."""
+"""Elements read and written at known places of a buffer; layouts that are a table of places."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ BITS = {
     "uint1": 1,
 }
 DTYPES = tuple(BITS)
-# elements of other widths have no places of their own, but their bits do: ``planes`` has them
+# ``Planes`` also has elements of other widths: it lays out single units of their bits
 ELEMENTS = dict(BITS)
 for width in range(1, 17):
     ELEMENTS |= {f"uint{width}": width, f"int{width}": width}
 SWAPS = (0, 4, 8, 2, 16)  # sizes in bytes of words whose bytes may be reversed, the usual first
 WORDS = ", ".join(map(str, sorted(SWAPS)[1:]))
-# names of numpy, by the truth of "highest first"
+# names of numpy for the order of bits and of bytes: the second if the highest comes first
 BIT_ORDERS: tuple[Literal["little", "big"], ...] = ("little", "big")
 BYTE_ORDERS = "<>"
 MOST_ELEMENTS = 2**26
 MOST_BYTES = 2**31
 LISTED = 4  # most parts that a text lists
-# the texts of the fields that are not at their default
+# texts by field of ``Stored``; a text is shown if its field is not 0
 TEXTS = {
     "xor": "xor {:#x}",
     "add": "plus {:#x}",
@@ -61,8 +61,9 @@ Buffer = bytes | bytearray | memoryview | Array
 class Stored(ABC):
     """The storage of elements at known places: the base of ``Layout`` and ``Table``.
 
-    Places count bytes; for elements below 8 bits (``int4``, ``uint1``) they count elements, the
-    first in the lowest bits of its byte, in the highest if ``big_endian``.
+    A place is the number of a byte. For elements below 8 bits (``int4``, ``uint1``) it is the
+    number of an element: the first is in the lowest bits of its byte, in the highest if
+    ``big_endian``. ``Layout`` says what the fields mean.
     """
 
     shape: Shape
@@ -84,13 +85,13 @@ class Stored(ABC):
 
     def index_map(self) -> Array:
         """Return the byte offset of each element ``(*shape) int64``, -1 if it is not in the buffer;
-        for elements below 8 bits the offset counts elements.
+        for elements below 8 bits the place, which counts elements.
         """
         return self.swapped(self.places_before_swap())
 
     def swapped(self, places: Any) -> Any:
-        """Return the places after words are swapped, from the places before, or the other way
-        round.
+        """Return the places after words are swapped, from the places before that; a second call
+        undoes the first. A place of -1 stays.
         """
         flip = 0
         if self.swap:
@@ -104,7 +105,7 @@ class Stored(ABC):
     @property
     @abstractmethod
     def inside(self) -> Any:
-        """The elements that lie in the buffer, as an index of the tensor."""
+        """The elements that lie in the buffer, as an index for the tensor: slices or a mask."""
 
     @property
     def extents(self) -> Shape:
@@ -118,7 +119,7 @@ class Stored(ABC):
 
     @property
     def place_bits(self) -> int:
-        """Bits from one place to the next: a byte, or an element below 8 bits."""
+        """Bits from one place to the next: 8, or the bits of an element below 8 bits."""
         return min(self.bits, 8)
 
     @property
@@ -184,8 +185,8 @@ class Stored(ABC):
         return self.pack(self.unpack(buffer))
 
     def items(self, buffer: Buffer, kind: str = "weight", **axes: int) -> list[Item]:
-        """Return each element, its copies, and the runs of fill, sums and constants, in the order
-        of a buffer of ``size`` bytes, as ``Target.explain`` does.
+        """Return each element, its copies, and the runs of fill, sums, constants and other bits, in
+        the order of a buffer of ``size`` bytes, as ``Target.explain`` does.
 
         ``axes`` says which axis of the tensor is ``core``, ``channel``, ``plane``, ``row`` and
         ``column``, as far as it has them. Values are the tensor's; the value of a float is its bit
@@ -240,7 +241,7 @@ class Stored(ABC):
 
     @property
     def first(self) -> int:
-        """Byte offset of the first element."""
+        """Place of the first element, before words are swapped."""
         return 0
 
     @property
@@ -249,8 +250,8 @@ class Stored(ABC):
         return math.prod(self.extents)
 
     def _check_stored(self) -> None:
-        # a search makes thousands of layouts: texts are only made for an error, since texts made
-        # beforehand took 20 % of the time to make and pack a small layout (4 x 4 x 8 elements)
+        # A search makes thousands of layouts, so texts are only made for an error: texts made
+        # beforehand took 20 % of the time to make and pack a small layout (4 x 4 x 8 elements).
         shape, swap = self.shape, self.swap
         whole = all(isinstance(n, int) and n >= 1 for n in shape)
         refuse_if(not shape or not whole, "shape", shape, "are one or more axes of at least 1")
@@ -259,7 +260,7 @@ class Stored(ABC):
         refuse_type(self.dtype, DTYPES)
         bits = self.bits
         most = {"fill": bits, "xor": bits, "add": bits}
-        # to add half of the range below 8 bits is an xor of the highest bit
+        # below 8 bits nothing may be added: half of the range is added by an xor of the highest bit
         if bits < 8:
             most["add"] = 0
         refuse_wide(self, most)
@@ -280,8 +281,8 @@ class Stored(ABC):
             refuse_if(number % word, name, number, allowed)
 
     def _check_ends(self, first: int, end: int) -> None:
-        """Raise ValueError if elements from place ``first`` up to place ``end``, their copies or
-        the parts reach outside of the buffer.
+        """Raise ValueError if elements from place ``first`` up to, but not including, place
+        ``end``, their copies, or the parts reach outside of the buffer.
         """
         first, end = first + min(0, *self.copies, 0), end + max(0, *self.copies, 0)
         places = self.size * self.per_byte
@@ -322,10 +323,10 @@ class Stored(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Table(Stored):
-    """A layout without a rule: ``places`` are the byte offsets ``(*shape) int64`` of the elements,
-    -1 if the element is not in the buffer.
+    """A layout without a rule: ``places`` are what ``index_map`` returns, the byte offsets
+    ``(*shape) int64`` of the elements, -1 for an element that is not in the buffer.
 
-    Raises ValueError for places outside of the buffer.
+    Raises ValueError for places outside of the buffer, and for sums among the parts.
     """
 
     places: Array
@@ -358,7 +359,7 @@ def refuse_type(dtype: str, allowed: Iterable[str]) -> None:
 
 
 def refuse_wide(layout: object, bits: Mapping[str, int]) -> None:
-    """Raise ValueError if a field of a layout is not an unsigned number of so many bits."""
+    """Raise ValueError if a field of a layout does not fit its number of ``bits``, unsigned."""
     for name, most in bits.items():
         value = getattr(layout, name)
         if not 0 <= value < 2**most:
@@ -373,7 +374,9 @@ def refuse_outside(parts: Iterable[Part], size: int) -> None:
 
 
 def listed_parts(parts: Sequence[Part]) -> list[str]:
-    """The texts of the first parts, and how many more there are."""
+    """The texts of the first ``LISTED`` parts, then a text with the number of the parts after
+    them.
+    """
     texts = [*map(str, parts[:LISTED])]
     if len(parts) > LISTED:
         texts.append(f"{len(parts) - LISTED} more parts")
@@ -391,7 +394,7 @@ def bytes_of_places(places: int, dtype: str) -> int:
 
 
 def held_as(dtype: str) -> np.dtype[Any]:
-    """The numpy type that holds an element: of 8 bits below that, of 16 bits for 9 to 15."""
+    """The numpy type that holds an element: its own type, or the next wider of 8 or 16 bits."""
     if dtype in BITS and BITS[dtype] >= 8:
         return np.dtype(dtype)
     if ELEMENTS[dtype] > 8:
@@ -457,8 +460,8 @@ def opened(data: Array, bits: int, swap: int, high_first: bool) -> Array:
 
 
 def joined(places: Array, bits: int, high_first: bool) -> Array:
-    """Return packed bytes from elements below 8 bits that have a byte each; bytes of wider elements
-    are returned unchanged.
+    """Return packed bytes from elements below 8 bits that have a byte each, the inverse of
+    ``opened`` without swaps; bytes of wider elements are returned unchanged.
     """
     if bits >= 8:
         return places
@@ -518,7 +521,7 @@ def bytes_of(elements: Array, big_endian: bool) -> Array:
 
 
 def elements_at(data: Array, places: Array, itemsize: int, big_endian: bool) -> Array:
-    """Return the unsigned elements at some byte offsets of a buffer ``(n,) uint8``."""
+    """Return the unsigned elements of ``itemsize`` bytes at places of a buffer ``(n,) uint8``."""
     if itemsize == 1:
         return data[places]
     out = np.empty((*places.shape, itemsize), np.uint8)

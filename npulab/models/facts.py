@@ -1,8 +1,8 @@
 """The numbers of the ``.tflite`` format, and of ``.circle``, which adds to it.
 
 Source: tensorflow/compiler/mlir/lite/schema/schema.fbs; some fields have shorter names here. The
-revisions of operators are those of tensorflow/lite/tools/versioning/op_version.cc; for 16-bit
-convolutions, of tensorflow/lite/core/kernels/register.cc. Circle:
+revisions of operators are those of tensorflow/lite/tools/versioning/op_version.cc, those of 16-bit
+convolutions of tensorflow/lite/core/kernels/register.cc. Source of circle:
 Samsung/ONE:res/CircleSchema/0.10/circle_schema.fbs.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from npulab.support.files import read_table
 
-# identifier and version of each form
+# identifier (bytes 4 to 7 of a file) and version of each form
 FORMS = {"tflite": (b"TFL3", 3), "circle": (b"CIR0", 0)}
 ALIGNMENT = 16  # bytes; the data of a buffer begins at a multiple of this
 HERE = Path(__file__).parent
@@ -42,10 +42,10 @@ def _used(use: str) -> dict[str, tuple[int, int, str]]:
     }
 
 
-# Layers are written as the OPERATORS; TENSORS are the other kinds of
-# npulab.quant.layers.operation; LISTED are part of no layer, but a listing shows their activation,
-# masks or graphs. Any other operator is listed without options; so is one of TENSORS or LISTED if
-# its options have another number, as in some old files.
+# OPERATORS are written for the layers with a class of their own (such as Conv2D), TENSORS for the
+# layers of the class Operation. LISTED are part of no layer, but a listing shows their activation,
+# masks or graphs. An operator in none of the three is listed without options; so is one of TENSORS
+# or LISTED if its options have another number than here, as in some old files.
 OPERATORS, TENSORS, LISTED = _used("layer"), _used("tensors"), _used("listed")
 # Revision of each operator by the type of its first input; "hybrid" stands for float32 input with
 # int8 weights, "hybrid channels" if such weights have a scale for each channel. A revision that
@@ -57,20 +57,20 @@ for _row in _OPERATORS:
         REVISIONS.setdefault(_row["name"], {})[_type.replace("-", " ")] = int(_revision)
 
 CUSTOM = "CUSTOM"  # any operator that the format does not define; the file states its name
-# the older field for an operator's number is a byte; it holds this for all larger numbers
+# the older field for an operator's number is a byte; it holds this number for all larger ones
 GREATER = 127
 
-# Types by number from 0; circle's own types are numbered from -1 downwards. BITS has the bits of
-# 32 elements of each type that numpy does not have; some types store blocks of 32 with a scale, of
-# 16 bits in ggml (ggerganov/ggml:src/ggml-common.h), of 8 bits in MX (OCP Microscaling Formats
-# 1.0).
+# Types by number from 0; circle's own types are numbered from -1 downwards. BITS has, for each type
+# that numpy does not have, the bits that 32 elements take. Some types store blocks of 32 elements
+# with a scale: the scale has 16 bits in ggml (ggerganov/ggml:src/ggml-common.h), 8 bits in MX (OCP
+# Microscaling Formats 1.0).
 _TYPES = read_table(HERE / "types.csv")
 TYPES = tuple(row["name"] for row in _TYPES if row["form"] == "tflite")
 CIRCLE_TYPES = tuple(row["name"] for row in _TYPES if row["form"] == "circle")
 BITS = {row["name"]: int(row["bits"]) for row in _TYPES if row["bits"]}
 PACKED = ("int2", "int4", "uint4")  # types of fewer than 8 bits, stored without gaps
-# Names of the activations by number: ACTIVATIONS are the format's names, FUSED npulab's, which has
-# only the first four.
+# Names of the activations by number: ACTIVATIONS are the names of the format, FUSED those of
+# npulab, which has only the first four activations.
 ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 FUSED = (None, "relu", "relu_n1_to_1", "relu6")
 PADDINGS = ("same", "valid")

@@ -50,8 +50,8 @@ def _parse_field(text: str) -> Field:
 
 
 SCHEMA = {name: tuple(map(_parse_field, fields.split())) for name, fields in TABLES.items()}
-# By the letter of struct for a type of number: the word for this type in the names of methods of
-# flatbuffers.Builder.
+# The word for a type of number in the names of methods of flatbuffers.Builder, by the letter of
+# struct for the type.
 NUMBERS = {
     "b": "Int8",
     "B": "Uint8",
@@ -64,9 +64,9 @@ NUMBERS = {
 KNOWN = OPERATORS | LISTED | TENSORS
 Fields = Mapping[str, Any]  # values of a table by field name
 MOST_AXES = 8  # a tensor with more axes is refused
-# Names by number, for each form. Each of circle's own operators has two numbers: its first files
-# stored the number as a byte without a sign. The newer number comes last here, so that it is the
-# number that is written.
+# Names by number, for each form. Each of circle's own operators has two numbers: the first circle
+# files stored the number as a byte without a sign. The newer, negative number comes last here,
+# because the last number of a name is the one that is written.
 OPERATOR_NAMES = {"tflite": dict(enumerate(NAMES)), "circle": dict(enumerate(NAMES))}
 TENSOR_TYPES = {"tflite": dict(enumerate(TYPES)), "circle": dict(enumerate(TYPES))}
 for _index, _circle in enumerate(CIRCLE_NAMES):
@@ -87,7 +87,7 @@ def pack(graph: Graph) -> bytes:
         raise ValueError(f"form: got {graph.form!r}, allowed is {' or '.join(FORMS)}")
     if any(other.buffers != graph.buffers for other in graph.others):
         raise ValueError(
-            "others: got a graph with buffers of its own, allowed are those of the first"
+            "others: got a graph with buffers of its own, allowed are those of the first graph"
         )
     # index of each (operator, revision) in the file's list of codes
     numbers: dict[tuple[str, int], int] = {}
@@ -106,8 +106,8 @@ def pack(graph: Graph) -> bytes:
 
 
 def _graph_values(form: str, graph: Graph, numbers: dict[tuple[str, int], int]) -> dict[str, Any]:
-    """The fields of a SubGraph; each operator that ``numbers`` does not have yet is added to it,
-    with its number in the list of operator codes."""
+    """The fields of the table SubGraph for a graph. Each (name, revision) of an operator that
+    ``numbers`` does not have yet is added to it, with its index in the file's list of codes."""
     types = {name: number for number, name in TENSOR_TYPES[form].items()}
     tensors: list[dict[str, Any]] = []
     for tensor in graph.tensors:
@@ -116,7 +116,7 @@ def _graph_values(form: str, graph: Graph, numbers: dict[tuple[str, int], int]) 
                 f"{tensor.name}: got type {tensor.dtype}, allowed in a .{form} is one of "
                 f"{', '.join(types)}"
             )
-        # tables.csv has the same names of fields as Tensor; other members of Tensor are not read
+        # tables.csv has the same names of fields as Tensor; members without a field are not written
         stored: dict[str, Any] = {**vars(tensor), "type": types[tensor.dtype]}
         if tensor.scale:
             stored["quantization"] = vars(tensor)
@@ -143,8 +143,8 @@ def _graph_values(form: str, graph: Graph, numbers: dict[tuple[str, int], int]) 
 
 
 def _code_values(form: str, name: str, revision: int) -> dict[str, Any]:
-    """The fields of the OperatorCode of an operator; raises ValueError if the form has no such
-    operator."""
+    """The fields of the table OperatorCode for an operator; raises ValueError if the form has no
+    such operator."""
     numbers = {known: number for number, known in OPERATOR_NAMES[form].items()}
     base, _, custom = name.partition("(")
     if base in numbers:
@@ -167,7 +167,7 @@ def _code_values(form: str, name: str, revision: int) -> dict[str, Any]:
 
 
 def _pack_table(builder: Any, kind: str, values: Fields) -> int:
-    """Write all that a table points to, then the table; return the offset of the table."""
+    """Write the parts to which a table points, then the table; return the offset of the table."""
     fields = SCHEMA[kind]
     offsets = {}
     for field in fields:
@@ -225,7 +225,7 @@ def form_of(start: bytes) -> str | None:
 
 
 def unpack(data: bytes) -> Graph:
-    """The first graph in the bytes of a file; its ``others`` are the other graphs of the file.
+    """The first graph in the bytes of a file; its ``others`` are the graphs after it.
 
     Raises ValueError (what, got, allowed, where) for bytes that are not a model, and for a broken
     model.
@@ -275,8 +275,8 @@ class _Reader:
     buffers: int
 
     def graph(self, where: str, stored: Fields) -> Graph:
-        """A graph of the file, still without its buffers; ``where`` is put before every error
-        text."""
+        """A graph of the file, without the contents of its buffers; every error text begins with
+        ``where``."""
         tensors = []
         for i, fields in enumerate(stored["tensors"]):
             tensors.append(self.tensor(f"{where}tensor {i}", fields))
@@ -315,16 +315,18 @@ class _Reader:
         inputs, outputs = stored["inputs"], stored["outputs"]
         _refuse_outside(f"{what}: inputs", inputs, -1, len(tensors))
         _refuse_outside(f"{what}: outputs", outputs, 0, len(tensors))
-        # a listing repeats the name of each tensor: memory that a broken file could multiply
+        # a listing repeats the name of a tensor at each use: a broken file could use one very often
         for tensor in (*inputs, *outputs):
             if tensor >= 0:
                 self.file.spend(len(tensors[tensor].name), what)
         return Operator(name, inputs, outputs, self.options(what, name, stored), code["version"])
 
     def name(self, code: Fields) -> str:
-        """An operator's name by its number. The number is in a newer or an older field, whichever
-        is larger: the newer is 0 in old files. Circle's own numbers are negative, and then the
-        smaller counts."""
+        """An operator's name, found by its number.
+
+        A newer and an older field state the number: the larger of the two counts, because the newer
+        field is 0 in old files. If one is negative, as circle's own numbers are, the smaller
+        counts."""
         number = min(code["code"], code["old_code"])
         if number >= 0:
             number = max(code["code"], code["old_code"])

@@ -1,7 +1,7 @@
 """Tables in the encoding of FlatBuffers, read without a package.
 
-A table is found by its offset. Each table has a list of slots, before or after it in the file,
-which gives the place of each of its fields.
+A table is read from its offset in the file. It points to a list of slots, which lies before or
+after it in the file; the slots give the distance of each field from the start of the table.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import numpy as np
 from npulab.support.files import read_table
 from npulab.support.text import plural
 
-# The values of a file may take LEAST_MEMORY bytes, and MEMORY_PER_BYTE for each of its bytes. A
-# table and an element of a vector take about TABLE_MEMORY and ELEMENT_MEMORY bytes, with their
-# lines in a listing.
+# The values of a file may take LEAST_MEMORY bytes of memory, plus MEMORY_PER_BYTE for each byte of
+# the file. A table takes about TABLE_MEMORY bytes, an element of a vector ELEMENT_MEMORY, with
+# their lines in a listing.
 LEAST_MEMORY, MEMORY_PER_BYTE, TABLE_MEMORY, ELEMENT_MEMORY = 2**25, 16, 400, 40
 
 
 class Field(NamedTuple):
-    """A field of a table; ``absent`` is the value of a field that is not stored.
+    """A field of a table; ``absent`` is its value if it is not stored.
 
-    ``kind`` is a letter of ``struct`` (``3B``: three numbers in the table itself), ``s`` (a
-    string), the name of a table, ``*`` (a table whose kind the caller knows), or ``@`` (a vector of
-    bytes, as the range of its offsets). A kind in brackets is a vector of that kind.
+    ``kind`` is a letter of ``struct`` for a number (``3B``: three numbers in the table itself),
+    ``s`` for a string, the name of a table, ``*`` for a table whose kind the caller knows, or ``@``
+    for a vector of bytes that is read as the range of its offsets. A kind in square brackets is a
+    vector of that kind.
     """
 
     name: str
@@ -36,13 +37,15 @@ class Field(NamedTuple):
 
 
 NUMBERS = {*"bB?hHiIqQf", "3B"}
-# The values of fields that are not stored; 0 of other kinds, () of other vectors.
+# Values of fields that are not stored, by kind; any other kind has 0, any other vector ().
 ABSENT = {"s": "", "[B]": b"", "3B": (0, 0, 0), "@": range(0)}
 Schema = Mapping[str, Sequence[Field]]
 
 
 def read_schema(path: Path) -> dict[str, list[Field]]:
-    """The fields of each table, from a CSV file with a row for each: table, field and kind."""
+    """The fields of each table, from a CSV file with a row for each field: table, field and
+    kind.
+    """
     schema: dict[str, list[Field]] = {}
     for row in read_table(path):
         kind = row["kind"]
@@ -57,8 +60,8 @@ def read_schema(path: Path) -> dict[str, list[Field]]:
 class Flat:
     """Bytes in the encoding of FlatBuffers; every read is checked to lie in the file.
 
-    A broken file can refer to the same bytes again and again, which a valid file hardly does. So
-    the memory that the values take is counted, and ValueError is raised if it exceeds a limit.
+    A broken file can refer to the same bytes again and again, and so take much memory; a valid file
+    hardly does. So the memory that values take is counted: above a limit ValueError is raised.
     """
 
     def __init__(self, data: bytes, schema: Schema) -> None:
@@ -66,8 +69,8 @@ class Flat:
         self.most = self.left = LEAST_MEMORY + MEMORY_PER_BYTE * len(data)
 
     def take(self, at: int, size: int, what: str, memory: int = 1) -> bytes:
-        """The ``size`` bytes at an offset; ``memory`` is the bytes of memory that will be taken for
-        each of them. Raises ValueError outside the file."""
+        """The ``size`` bytes at an offset; ``memory`` is how many bytes of memory the caller needs
+        for each of them. Raises ValueError if they do not lie in the file."""
         if not 0 <= at <= len(self.data) - size:
             raise ValueError(
                 f"{what}: got {plural(size, 'byte')} at offset {at}, allowed is inside the file of "
@@ -77,8 +80,8 @@ class Flat:
         return self.data[at : at + size]
 
     def spend(self, memory: int, what: str, at: int | None = None) -> None:
-        """Count bytes of memory that are taken; raises ValueError if they are more, in all, than a
-        file of this size may take."""
+        """Count ``memory`` more bytes as taken; raises ValueError if all that are counted are more
+        than a file of this size may take."""
         self.left -= memory
         if self.left < 0:
             where = ""
@@ -90,7 +93,7 @@ class Flat:
             )
 
     def number(self, kind: str, at: int, what: str) -> Any:
-        """The number at an offset, of a kind of ``struct``; a tuple if the kind has several
+        """The number of a ``kind`` of ``struct`` at an offset; a tuple if the kind has several
         numbers."""
         numbers = struct.unpack("<" + kind, self.take(at, struct.calcsize(f"<{kind}"), what))
         if len(kind) == 1:
@@ -116,8 +119,9 @@ class Flat:
     def part(self, kind: str, at: int, what: str) -> Any:
         """The value of the field at an offset; ``kind`` is that of ``Field``.
 
-        A number lies in the field itself. Of every other kind the field holds the distance to the
-        value: a text, a table, or a vector (its length, then its elements).
+        A number lies in the field itself. For every other kind the field holds the distance to the
+        value: a text, a table, or a vector (its length, then its elements). The value of the kind
+        ``*`` is the offset of the table.
         """
         if kind in NUMBERS:
             return self.number(kind, at, what)

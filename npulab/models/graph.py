@@ -17,9 +17,10 @@ from npulab.models.facts import BITS, PACKED
 @dataclass(frozen=True)
 class Tensor:
     """A tensor: ``shape`` includes the batch, ``buffer`` is the number of the buffer that holds its
-    constant (0: none).
+    constant (0 if it has none).
 
-    ``scale`` and ``zero_point`` have one number, or one number for each index of ``axis``, or none.
+    ``scale`` and ``zero_point`` have one number for the tensor, or one number for each index of
+    ``axis``, or are empty.
     """
 
     name: str
@@ -47,10 +48,11 @@ class Tensor:
 @dataclass(frozen=True)
 class Operator:
     """An operator: the numbers of the tensors that it takes and gives, and its options by name. An
-    input that is left out is -1.
+    input that is left out has the number -1.
 
-    ``name`` is ``CUSTOM(name)`` for an operator that the format does not define; for an operator
-    without a name it is the number. ``options`` are empty if their kind is not known.
+    ``name`` is ``CUSTOM(name)`` for an operator that the format does not define. For an operator
+    whose number has no name here, it is the number as text. ``options`` are empty if their kind is
+    not known.
     """
 
     name: str
@@ -65,8 +67,8 @@ class Graph:
     """The contents of a file: tensors, operators in the order in which they run, and buffers, the
     first of which is empty.
 
-    A file may hold several graphs: this one, which is run, calls the ``others``, which share its
-    buffers. ``form`` is "tflite" or "circle".
+    A file may hold several graphs. A runtime runs this one, which may call the ``others``; they
+    share its buffers. ``form`` is "tflite" or "circle".
     """
 
     tensors: tuple[Tensor, ...]
@@ -90,10 +92,11 @@ class Graph:
         return tensor >= 0 and bool(self.buffers[self.tensors[tensor].buffer])
 
     def data(self, tensor: int) -> np.ndarray:
-        """The constant of a tensor in its shape and type; codes below 8 bits are given as int8 or
-        uint8.
+        """The constant of a tensor in its shape and type; elements below 8 bits are returned as
+        int8 or uint8.
 
-        Raises ValueError if the tensor has no constant, or a buffer of another size.
+        Raises ValueError if the tensor has no constant, a buffer of another size, or a type that
+        numpy does not have.
         """
         wanted = self.tensors[tensor]
         shape, dtype = wanted.shape, wanted.dtype
@@ -112,10 +115,10 @@ class Graph:
     def listing(self, form: str = "earlier") -> str:
         """The graph as text: its operators with their tensors and options, then counts and memory.
 
-        ``form`` is one of two forms of Samsung/ONE:tools/tflitefile_tool: "earlier", with eight
-        spaces instead of a tab, or "later", which marks operators #, tensors % and buffers & and
-        prints constants of up to four elements. Memory includes tensors of every type; the tool
-        knows only some types. Raises ValueError for another form.
+        ``form`` is one of two forms of Samsung/ONE:tools/tflitefile_tool: "earlier", here with
+        eight spaces instead of a tab, or "later", which marks operators #, tensors % and buffers &
+        and prints constants of up to four elements. The memory here counts tensors of every type;
+        the tool counts only some types. Raises ValueError for another form.
         """
         return listing.listed(self, form)
 
@@ -124,16 +127,17 @@ class Graph:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The operators of every graph of the file, as one dict for each.
+        """A dict for each operator of every graph of the file.
 
-        It has ``index``, ``name``, ``graph``, ``fused_activation``, ``options``, and ``inputs`` and
-        ``outputs``: a dict per tensor, None for an input that is left out.
+        Its keys are ``index``, ``name``, ``graph``, ``fused_activation``, ``options``, ``inputs``
+        and ``outputs``. The last two are lists with a dict for each tensor, None for an input that
+        is left out.
         """
         return listing.rows(self)
 
     def quantization(self) -> str:
-        """A text with one line for each tensor that has a scale: its scale and zero point. If
-        there are several of them, it has their range; ``tensors`` has the numbers."""
+        """A text with one line for each tensor that has a scale: its scale and zero point. If a
+        tensor has several scales, the line has their range; ``tensors`` has every scale."""
         return "\n".join(listing.quantization(self))
 
 

@@ -117,7 +117,7 @@ def quantization(graph: Graph) -> Iterator[str]:
 
 
 def _extent(values: Sequence[float]) -> str:
-    """The least and the greatest value as text; only one value if all are equal."""
+    """The least and the greatest value as text; one value if both are equal."""
     least, greatest = min(values), max(values)
     if least == greatest:
         return f"{least:.9g}"
@@ -223,8 +223,8 @@ def _columns(graph: Graph, index: int) -> str:
 
 
 def _constant(graph: Graph, index: int) -> str:
-    """The number of the buffer of a tensor and its values, or "..." if they are many; "" if the
-    tensor has no constant."""
+    """The number of the buffer of a tensor and its values, or "..." if there are more than
+    ``MOST_SHOWN``; "" if the tensor has no constant."""
     if not graph.filled(index):
         return ""
     tensor = graph.tensors[index]
@@ -232,7 +232,7 @@ def _constant(graph: Graph, index: int) -> str:
     if tensor.memory <= MOST_SHOWN * 16:  # 16 bytes are the widest element
         try:
             values = graph.data(index)
-        except ValueError:  # the buffer has another size than the tensor: its values are not known
+        except ValueError:  # the buffer does not fit the tensor, so that its values are not known
             values = np.zeros(MOST_SHOWN + 1)
         if values.size <= MOST_SHOWN:
             text = re.sub(r"\n\s*", " ", np.array2string(values, precision=3, separator=", "))

@@ -1,10 +1,11 @@
 """The memory that a model needs, computed from its file alone: when each tensor lives, the block
-that a planner needs, and the copies that packing adds.
+that a planner needs, and the packed copies of weights.
 
 A tensor lives from the operator that makes it to the last operator that takes it. An input lives
 from the start, an output to the end; constants and states (tensors that are taken, but made by no
-operator) live all the time. The inputs and outputs of an operator live at once, even if it could
-work in place. The memory that a kernel takes for itself is not in a file, and not counted.
+operator) live all the time. The inputs and outputs of an operator live at the same time, even if it
+could work in place. A file does not state the memory that a kernel takes for itself, so that memory
+is not counted.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ Packed = Callable[[int, int], int]
 class Memory:
     """The memory of a model: when each tensor lives, and where it lies in one block.
 
-    Arrays ``(tensors,) int64``: ``first`` and ``last`` are the first and the last operator of a
-    tensor's life, counted from 0, or -1 for a tensor that never lives; ``offsets`` are bytes from
-    the start of the block, -1 for a tensor outside of it; ``packed`` are the bytes of a packed copy
-    of weights.
+    ``names`` and ``kinds`` (see ``KINDS``) have one text for each tensor, ``operators`` the name of
+    each operator, ``planner`` the name of the planner.
 
-    ``live`` ``(operators,) int64`` are the bytes that live while an operator runs, without
-    constants. ``constants`` are the bytes of all constants, each buffer counted once; ``spare``
-    the bytes of weights that no operator takes once they are packed.
+    Arrays ``(tensors,) int64``: ``bytes`` is the size of each tensor. ``first`` and ``last`` are
+    the first and the last operator of its life, counted from 0, or -1 for a tensor that never
+    lives. ``offsets`` are bytes from the start of the block, -1 for a tensor outside of the block.
+    ``packed`` is the bytes of a packed copy of weights, 0 for a tensor without such a copy.
+
+    ``live`` ``(operators,) int64`` is the bytes that live while an operator runs, without
+    constants. ``constants`` is the bytes of all constants, each buffer counted once; ``spare`` is
+    the bytes of the weights that no operator takes once they are packed.
     """
 
     names: tuple[str, ...]
@@ -60,8 +64,8 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """The most bytes that live at once, without constants; every planner needs at least
-        these."""
+        """The most bytes that live at the same time, without constants; every planner needs at
+        least so many."""
         return int(self.live.max(initial=0))
 
     @property
@@ -73,7 +77,9 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """The bytes of all tensors but the constants, if no two tensors share memory."""
+        """The bytes of all tensors in the block (not constants, not unused tensors), each counted
+        in full, as if no two tensors shared memory.
+        """
         return int(self.bytes[self.offsets >= 0].sum())
 
     @property
@@ -115,19 +121,19 @@ class Memory:
 
     @property
     def held(self) -> pd.DataFrame:
-        """The bytes that memory counters report; one row for each way to hold the constants.
+        """The bytes that memory counters report: one row for each ``way`` to hold the constants.
 
         - ``heap``: what is allocated (the planner's block, copies of constants, packed weights), as
           valgrind's massif counts it.
         - ``mapped``: constants that stay in the mapped file; they are not heap.
-        - ``pages``: both together, as massif with ``--pages-as-heap=yes`` (that adds programs,
-          libraries, stacks).
-        - ``rss_most``: physical memory once everything was touched; ``rss_least``: what remains
-          when the system has dropped the clean pages of the file.
-        - ``saved``: the heap of the first row less that of this row.
+        - ``pages``: ``heap`` plus ``mapped``. Massif with ``--pages-as-heap=yes`` counts these, and
+          programs, libraries and stacks too.
+        - ``rss_most``: physical memory once every page was touched; ``rss_least``: what remains
+          after the system has dropped the clean pages of the file.
+        - ``saved``: the heap of the first row less the heap of this row.
 
-        In the last row each weight is freed once it is packed; while one is being packed both
-        copies exist.
+        Rows with packed weights exist only if weights are packed. In the row "... and freed" each
+        weight is freed once it is packed; while it is being packed both copies exist.
         """
         added = int(self.packed.sum())
         copied = self.planned + self.constants
@@ -180,11 +186,11 @@ def model_memory(
     place that is free. ``"wic"`` (weighted interval colouring) takes the largest first, and gives
     each the lowest place that is free during its life. Places are multiples of ``align`` bytes.
 
-    ``packed(rows, columns)`` is the size in bytes of a packed matrix of weights: rows are summed
-    over, columns are the outputs; without it nothing is packed. Constant weights of the operators
-    named in ``packs`` (FULLY_CONNECTED, CONV_2D) are packed, with ``widest`` only if the other
-    matrix has at most so many columns (batches, pixels). Weights that are used twice are packed
-    once.
+    ``packed(rows, columns)`` returns the size in bytes of a packed matrix of weights, whose rows
+    are summed over and whose columns are the outputs; without it nothing is packed. Packed are the
+    constant weights of the operators that ``packs`` names: FULLY_CONNECTED, CONV_2D or both, by
+    default the first. With ``widest`` they are packed only if they are multiplied by a matrix of at
+    most ``widest`` columns (batches or pixels). Weights that are used twice are packed once.
 
     Raises ValueError for anything but a model, an unknown planner or operator, an alignment or
     width below 1, tensors of 2**62 bytes or more, and a packed size that is not a number of bytes.
@@ -230,8 +236,9 @@ def place(sizes: Array, first: Array, last: Array, planner: str = "wic") -> Arra
     """The offsets ``(N,) int64`` that a planner gives to blocks that live from operator ``first``
     to operator ``last``, both included.
 
-    Blocks are placed in the order of ``first``, and of their numbers if that is equal; "wic" takes
-    the largest first, and uses this order for blocks of equal size. Blocks of 0 bytes are at 0.
+    Blocks are placed in the order of ``first``; if several begin at one operator, in the order of
+    their numbers. "wic" takes the largest block first, and uses this order for blocks of equal
+    size. Blocks of 0 bytes are at offset 0.
 
     >>> place(np.array([4, 8, 4, 8]), np.array([0, 0, 1, 2]), np.array([0, 1, 2, 2])).tolist()
     [8, 0, 8, 0]
@@ -274,7 +281,8 @@ def _gap(starts: Array, ends: Array, size: int) -> int:
 
 
 def _alive(first: Array, last: Array, sizes: Array, count: int) -> Array:
-    """The sum ``(count,) int64`` of the sizes of all tensors that live at each operator."""
+    """The sum of the sizes of all tensors that live at each of ``count`` operators, ``(count,)
+    int64``."""
     change = np.zeros(count + 1, np.int64)
     np.add.at(change, first, sizes)
     np.subtract.at(change, last + 1, sizes)
@@ -297,8 +305,8 @@ def _lives(model: Graph) -> tuple[list[str], Array, Array]:
     kinds, inputs, outputs = [], set(model.inputs), set(model.outputs)
     lives = np.zeros((2, len(model.tensors)), np.int64)
     for number in range(len(model.tensors)):
-        # a tensor that is taken before the operator that makes it lives from where it is first
-        # taken
+        # a tensor that an operator takes before another operator makes it lives from the first of
+        # these operators
         kind, first, last = "intermediate", start.get(number, 0), used.get(number, 0)
         if model.filled(number):
             kind, first, last = "constant", 0, end
@@ -322,8 +330,8 @@ def _lives(model: Graph) -> tuple[list[str], Array, Array]:
 def _packed_copies(
     model: Graph, packed: Packed, widest: int | None, packs: Collection[str]
 ) -> tuple[Array, int]:
-    """Return the bytes ``(tensors,) int64`` of the packed copy of each tensor, and the bytes of the
-    constants that no operator takes once they are packed."""
+    """Return (copies, spare): the bytes ``(tensors,) int64`` of the packed copy of each tensor, and
+    the bytes of the constants that no operator takes once they are packed."""
     copies = np.zeros(len(model.tensors), np.int64)
     done: set[int] = set()  # numbers of the buffers that were packed
     taken = {model.tensors[number].buffer for number in model.outputs}
@@ -368,8 +376,8 @@ def _is_packed(
 
 
 def _width(model: Graph, operator: Operator) -> int:
-    """The number of columns (batches or pixels) of the output of an operator that multiplies
-    matrices."""
+    """The number of columns (batches or pixels) of the matrix by which an operator multiplies its
+    weights, counted from its output."""
     output, weights = model.tensors[operator.outputs[0]], model.tensors[operator.inputs[1]]
     return math.prod(output.shape) // weights.shape[0]
 

@@ -1,6 +1,7 @@
 """Convolutions in ``.onnx`` files: parameters, weights and biases as the model has them.
 
-The package onnx reads the bytes (the extra ``npulab[onnx]``). Data outside of the file is not read.
+The package onnx reads the bytes (the extra ``npulab[onnx]``). A convolution whose constants lie in
+another file is refused.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ PURPOSE = "reading .onnx files"
 MOST_BYTES = 2**28
 MOST_SIZE = 2**20  # most rows, columns or channels of a tensor, and most padding
 CONVOLUTION = "Conv"
-ACTIVATIONS = ("Relu", "Clip")  # count as ReLU behind a convolution
+ACTIVATIONS = ("Relu", "Clip")  # after a convolution, both count as its ReLU
 AXES, SIDES = ("h", "w"), ("top", "left", "bottom", "right")
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxLayer:
     """A convolution: its name, its parameters by npulab's names, weights OIHW, and biases (None if
-    it has none). A parameter that only another operator states, as computed padding, is left out.
+    it has none). The rows and columns of input and output, and the padding, are left out if the
+    file does not state the input's size or leaves the padding to the runtime (``auto_pad``).
     """
 
     name: str
@@ -39,10 +41,11 @@ class OnnxLayer:
 
 @refusing()
 def read_onnx(path: str | os.PathLike[str]) -> tuple[OnnxLayer, ...]:
-    """The 2-D convolutions in the graph of an ``.onnx`` file, in order.
+    """The 2-D convolutions in the graph of an ``.onnx`` file, in order; a convolution whose weights
+    are no constant of the file is left out.
 
     Raises MissingPackage without the package onnx (extra ``onnx``), ValueError (what, got, allowed)
-    for a broken file, FileNotFoundError.
+    for a broken file and for constants in another file, FileNotFoundError.
     """
     path = Path(path)
     data = read_bounded(path, MOST_BYTES)
@@ -75,7 +78,8 @@ def _layers(graph: Any, to_array: Any) -> tuple[OnnxLayer, ...]:
             shapes[node.output[0]] = shapes.get(node.input[0], [])
         if node.op_type != CONVOLUTION:
             continue
-        refuse_if(not node.output or len(node.input) < 2, where, "fewer", "are input and weights")
+        wrong = not node.output or len(node.input) < 2
+        refuse_if(wrong, where, "too few tensors", "are an input, weights and an output")
         weights, biases = _constants(node, tensors, where, to_array)
         if weights is None or weights.ndim != 4:
             continue
@@ -92,7 +96,8 @@ def _layers(graph: Any, to_array: Any) -> tuple[OnnxLayer, ...]:
 def _constants(
     node: Any, tensors: Mapping[str, Any], where: str, to_array: Any
 ) -> tuple[Array | None, Array | None]:
-    """The weights and the biases of an operator; None if they are not constants of the file."""
+    """The weights and the biases of an operator, each None if it is not a constant of the model;
+    raises ValueError for a constant in another file, and for a type that numpy does not have."""
     found: list[Array | None] = []
     for name in node.input[1:3]:
         value = None
@@ -115,8 +120,11 @@ def _constants(
 def _parameters(
     node: Any, weights: Sequence[int], shape: Sequence[int], where: str
 ) -> dict[str, int]:
-    """The parameters of a convolution, from the shapes of its weights (OIHW) and of its input;
-    without the parameters that follow from the input's shape if that is not known."""
+    """The parameters of a convolution, from the shapes of its weights (OIHW) and of its input.
+
+    The rows and columns of input and output, and the padding, are left out if the shape of the
+    input is not known or the padding is automatic.
+    """
     outputs, per_group, *kernel = weights
     given, automatic = {}, False
     for attribute in node.attribute:
@@ -130,7 +138,8 @@ def _parameters(
     refuse_if(stated != kernel, where, f"kernel {stated}", f"is {kernel}, that of the weights")
     sizes = (outputs, per_group, groups, *kernel)
     wrong = min(sizes) < 1 or max(sizes) > MOST_SIZE or outputs % groups
-    refuse_if(wrong, where, f"weights of {weights} in {groups} groups", "are sizes that divide")
+    allowed = f"are sizes from 1 to {MOST_SIZE} and groups that divide the output channels"
+    refuse_if(wrong, where, f"weights of {weights} in {groups} groups", allowed)
     inputs = per_group * groups
     parameters = {
         "input_c": inputs,
@@ -158,7 +167,8 @@ def _parameters(
 def _sizes(
     given: Mapping[str, list[int]], name: str, usual: list[int], where: str, least: int = 1
 ) -> list[int]:
-    """The numbers of an attribute; raises ValueError for another count of them or a wrong one."""
+    """The numbers of an attribute, by default ``usual``; raises ValueError if their count is not
+    that of ``usual``, or for a number below ``least`` or above ``MOST_SIZE``."""
     found = given.get(name, usual)
     fits = len(found) == len(usual) and min(found) >= least and max(found) <= MOST_SIZE
     allowed = f"are {len(usual)} numbers from {least} to {MOST_SIZE}"

@@ -49,9 +49,9 @@ def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) ->
     """The model in the bytes of a ``.tflite`` or ``.circle`` file, or in the file at a path.
 
     ``print`` shows its listing, ``quantization()`` returns its scales and zero points as text. If
-    there are several graphs, ``layers`` are those of the first; ``graphs`` has all. Needs no
-    package. Raises ValueError (what, got, allowed, where) for bytes that are not a model, and for
-    a broken model; FileNotFoundError.
+    there are several graphs, ``layers`` are those of the first graph; ``graphs`` has all graphs.
+    Needs no optional package. Raises ValueError (what, got, allowed, where) for bytes that are not
+    a model, for a broken model, and for a file of more than 1 GiB; FileNotFoundError.
     """
     if isinstance(data, bytes | bytearray | memoryview):
         return Model(**vars(unpack(bytes(data))))
@@ -75,7 +75,7 @@ class Model(Graph):
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers in the order in which they run; scales are float32, as the file holds them.
+        """The layers in the order in which they run; scales have the float32 values of the file.
 
         Explicit padding that is equal to "same" or "valid" reads back as that name. Raises
         ValueError, with the operator and the reason, if an operator is part of no layer.
@@ -90,9 +90,9 @@ class Model(Graph):
 
     @property
     def by_operator(self) -> dict[int, Layer | str]:
-        """By the number of each operator in the file: the layer of which it is the main operator,
-        or, if it is part of no layer, the reason as a sentence. Operators that only belong to the
-        layer of another are left out."""
+        """A dict by the number of an operator in the graph. Its value is the layer of which the
+        operator is the main operator or, if it is part of no layer, the reason as a sentence. An
+        operator that belongs to a layer with another main operator is left out."""
         layers, problems = self._found
         every: dict[int, Layer | str] = {found.number: found.layer for found in layers}
         return dict(sorted((every | problems).items()))
@@ -108,12 +108,12 @@ class Model(Graph):
 
     @property
     def readable(self) -> tuple[Network | None, str]:
-        """Return the part of the network that can be read, and the problem with the first operator
-        that is part of no layer.
+        """Return (network, problem): the part of the network that can be read, and the problem with
+        the first operator that is part of no layer.
 
-        That part is all layers that need no output of such an operator; its outputs are the tensors
-        that no other layer takes. The problem is "" if every operator is read; the network is None
-        if there is not even one such layer.
+        The part has every layer that needs no output of such an operator. It has the outputs of the
+        model if its layers give them all, else the tensors that none of its layers takes. The
+        problem is "" if every operator is read; the network is None if the part has no layer.
         """
         layers, problems = self._found
         known, kept = set(self.inputs), []
@@ -174,7 +174,7 @@ class Model(Graph):
                 row |= layer.parameters
             rows.append(row)
         frame = pd.DataFrame(rows, dtype=object)
-        # a column without gaps keeps a type of numbers, even if other columns have gaps
+        # a column without gaps gets the type of its values; a column with gaps stays objects
         complete = [name for name in frame if frame[name].notna().all()]
         return frame.astype({name: frame[name].infer_objects().dtype for name in complete})
 
@@ -191,7 +191,8 @@ class Model(Graph):
 
 @dataclass(frozen=True)
 class Listed:
-    """A model as text for people: its listing in one form, then its scales and zero points."""
+    """A model as text for people: its listing in a form of ``LISTINGS``, then its scales and zero
+    points."""
 
     model: Model
     form: str = LISTINGS[0]
@@ -262,7 +263,7 @@ def _find(graph: Graph) -> tuple[list[Found], dict[int, str]]:
         makers |= dict.fromkeys(operator.outputs, number)
         for tensor in operator.inputs:
             users.setdefault(tensor, []).append(number)
-    # a tensor that several operators take cannot be hidden inside of a layer
+    # a tensor that several operators take is no inner tensor of one layer
     lone = {tensor: numbers[0] for tensor, numbers in users.items() if len(numbers) == 1}
     for number, operator in enumerate(graph.operators):
         if number in taken or operator.name not in MAIN:
@@ -282,8 +283,8 @@ def _find(graph: Graph) -> tuple[list[Found], dict[int, str]]:
             problems.setdefault(
                 number,
                 f"operator {number}, {operator.name}: is part of no layer, allowed are "
-                f"{', '.join(MAIN)}, what single_op_model puts around them, and the kinds of "
-                "Operation",
+                f"{', '.join(MAIN)}, the operators that single_op_model puts around these, and the "
+                "kinds of Operation",
             )
             continue
         try:
@@ -334,8 +335,8 @@ class _LayerParts:
     """The operators of one layer: its main operator, and the operators next to it that belong to
     the layer.
 
-    ``makers`` has, by tensor, the number of the operator that gives it; ``users`` the number of the
-    operator that takes it, for tensors that only one operator takes.
+    ``makers`` has, by tensor, the number of the operator that gives the tensor. ``users`` has, by
+    tensor, the number of the operator that takes it, only for tensors that one operator takes.
     """
 
     def __init__(
@@ -364,7 +365,7 @@ class _LayerParts:
         return Found(layer, self.number, tuple(sources), output)
 
     def addition(self, output: int) -> tuple[Layer, list[int]]:
-        """Return the layer of an ADD, and the two tensors that it takes."""
+        """Return the layer of an ADD, and the numbers of the two tensors that it takes."""
         sources = [self.narrow(_at(self.main.inputs, place)) for place in (0, 1)]
         common = self.common(sources[0], output)
         return Add(self.shape(sources[0]), other_q=self.q(sources[1]), **common), sources
@@ -419,8 +420,9 @@ class _LayerParts:
         return layer, [source], output
 
     def neighbour(self, near: Mapping[int, int], tensor: int, *names: str) -> Operator | None:
-        """The operator that makes a tensor (with ``makers``) or takes it (with ``users``), if it
-        has one of these names, else None; if it is returned, it counts as part of the layer."""
+        """The operator that makes a tensor (``near`` is ``makers``) or takes it (``near`` is
+        ``users``), if it has one of these names, else None. An operator that is returned counts as
+        part of the layer."""
         number = near.get(tensor, self.number)
         operator = self.graph.operators[number]
         if number == self.number or operator.name not in names:
@@ -428,16 +430,16 @@ class _LayerParts:
         _at(operator.inputs, 0), _at(operator.outputs, 0)
         if operator.name == "BITWISE_XOR":
             mask = self.graph.data(_at(operator.inputs, 1)).tobytes()
-            # an xor that leaves some bits does not reverse the order of values, as a complement
-            # does
+            # an xor that does not invert every bit is no complement: it does not reverse the order
+            # of values
             if mask.strip(b"\xff"):
                 return None
         self.taken.add(number)
         return operator
 
     def narrow(self, tensor: int) -> int:
-        """The float16 tensor from which a DEQUANTIZE made this tensor; the tensor itself if there
-        is no such operator."""
+        """The float16 tensor from which a DEQUANTIZE made this tensor; this tensor itself if no
+        such operator made it."""
         made = self.graph.operators[self.makers.get(tensor, self.number)]
         if made.name == "DEQUANTIZE" and self.graph.tensors[_at(made.inputs, 0)].dtype == "float16":
             self.taken.add(self.makers[tensor])
@@ -501,11 +503,12 @@ class _LayerParts:
         return {"weights": weights, "bias": bias, "weight_q": q, **bits}
 
     def labelled(self, q: QuantParams) -> bool:
-        """True if uint8 is only the file's name for weights that are int8, as older converters
-        wrote it.
+        """True if the file states uint8 for weights that are in fact int8, as files of older
+        converters do.
 
-        LiteRT reads the weights of a convolution as int8 too if they have one scale; of several
-        scales it uses only the first.
+        These are weights of a layer with float32 input: of a fully connected layer, or of a
+        CONV_2D with one scale. LiteRT reads both as int8. If the uint8 weights of a CONV_2D have
+        several scales, it uses only the first scale.
         """
         if self.graph.tensors[_at(self.main.inputs, 0)].dtype != "float32":
             return False
@@ -514,8 +517,9 @@ class _LayerParts:
         return self.main.name == "FULLY_CONNECTED"
 
     def border(self, name: str) -> tuple[int, np.ndarray]:
-        """Return the input before the operator of this name pads it, and how many rows and columns
-        that operator adds, ``(2, 2)``: zeros if there is no such operator."""
+        """Return (tensor, border): the input before an operator of this name pads it, and how many
+        rows and columns that operator adds, ``((top, bottom), (left, right))``. Without such an
+        operator these are the input itself and zeros."""
         x = _at(self.main.inputs, 0)
         made = self.neighbour(self.makers, x, name)
         if made is None:
@@ -524,24 +528,24 @@ class _LayerParts:
         least = lowest(self.graph.tensors[x].dtype)
         if name == "PADV2" and self.graph.data(_at(made.inputs, 2)).ravel().tolist() != [least]:
             raise ValueError(
-                f"{name}: got a border of other values, allowed is {least}, which never wins a "
+                f"{name}: got a border with another value, allowed is {least}, which never wins a "
                 "maximum"
             )
         if sides.shape != (4, 2) or np.any(sides < 0) or np.any(sides[[0, 3]]):
             raise ValueError(
-                f"{name}: got {sides.tolist()}, allowed are numbers of rows and columns, none "
-                "negative"
+                f"{name}: got {sides.tolist()}, allowed are 4 pairs of numbers, none negative: 0 "
+                "for batch and channels, any for rows and columns"
             )
         return made.inputs[0], sides[1:3].astype(int)
 
     def window(
         self, source: int, border: np.ndarray, kernel: Any, dilation: Any = (1, 1)
     ) -> dict[str, Any]:
-        """The input shape, the stride and the padding of a layer with a window, by name; a border
-        that another operator adds is part of the padding."""
+        """The input shape, the stride and the padding of a layer with a window, by name; the
+        padding includes ``border``, which another operator adds."""
         shape, stride = self.shape(source), (self.options["stride_h"], self.options["stride_w"])
         padding: Any = numbered(PADDINGS, self.options["padding"])
-        # for other shapes the border is left out: the layer itself refuses them
+        # without these the border is left out, because the layer itself refuses such a shape
         shaped = padding in PADDINGS and min(stride) > 0 and len(shape) == 3 and len(kernel) == 2
         if shaped and np.any(border):
             # the file's padding counts from the image that has the border already
@@ -551,8 +555,9 @@ class _LayerParts:
         return {"input_shape": shape, "stride": stride, "padding": padding}
 
     def activated(self, tensor: int) -> tuple[int, str | None]:
-        """Return the tensor after a maximum of one element, which only applies an activation, and
-        that activation; if there is none, the tensor itself and None."""
+        """Return (tensor, activation): the tensor after a maximum pooling with a window of one
+        element, which only applies an activation, and that activation. Without such an operator
+        these are the given tensor and None."""
         number = self.users.get(tensor, self.number)
         operator = self.graph.operators[number]
         if operator.name != "MAX_POOL_2D" or not operator.options["activation"]:
@@ -563,8 +568,8 @@ class _LayerParts:
         return _at(operator.outputs, 0), _activation(operator.options)
 
     def check(self, layer: Layer, sources: Sequence[int], output: int) -> None:
-        """Raise ValueError if tensors of the file have other shapes or types than the layer takes
-        and gives."""
+        """Raise ValueError if a tensor that the layer takes or gives has another shape or type in
+        the file than in the layer."""
         batch = self.graph.tensors[sources[0]].shape[:1]
         shapes = [(source, layer.input_shape) for source in sources]
         for number, shape in [*shapes, (output, layer.output_shape)]:

@@ -30,7 +30,8 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-# All names that a grid may have; a name that a grid leaves out has this value.
+# The names that a grid may have (and those of BOTH), each with the value that it has in every point
+# if the grid leaves it out.
 DEFAULTS: dict[str, Any] = {
     "op": "conv2d",
     "input_h": 8,
@@ -64,7 +65,7 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "per_channel": (False, True),
     "weight_bits": (2, 4, 8),
 }
-# type of the weights by type of the input, if they differ
+# type of the weights by type of the input, if the two differ
 WEIGHTS = {"int16": "int8", "float32": "int8"}
 PARAMETERS = "parameters.csv"
 MOST_BYTES = 2**30  # most bytes of a file of a sweep: an output, or the table of parameters
@@ -99,16 +100,17 @@ class Sweep:
 
 
 def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> Sweep:
-    """A model for each point of a grid; the points are all combinations of the values under its
-    names.
+    """A model for each point of a grid: the grid has a list of values under each name, and its
+    points are all combinations of these values.
 
     Names are op (conv2d, fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w,
     input_c, output_c, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
     padding, depthwise, activation, dtype, per_channel and weight_bits; ``input``, ``kernel``,
     ``stride`` and ``dilation`` set both axes. A value that is not a list counts as a list of one;
     a name that is left out has its value in ``npulab.models.sweeps.DEFAULTS``. ``make(point,
-    random)`` returns the layer of a point; by default it is ``random_layer``. A point that no
-    layer or file can state is skipped. Raises ValueError for an unknown name or value.
+    random)`` returns the layer of a point, which is a dict with a value for each name; by default
+    it is ``random_layer``. A point for which there is no layer or no file is skipped. Raises
+    ValueError for an unknown name or value, and for a seed below 0.
     """
     if not isinstance(grid, Mapping):
         raise ValueError(
@@ -149,7 +151,7 @@ def _values_of(values: Any) -> list[Any]:
 
 
 def _refuse_value(name: str, value: Any) -> None:
-    """Raise ValueError for a value that a name of a grid cannot have."""
+    """Raise ValueError for a value that is not allowed under a name of a grid."""
     if name in ALLOWED:
         fits, words = value in ALLOWED[name], f"one of {', '.join(map(str, ALLOWED[name]))}"
     elif name == "padding":
@@ -179,9 +181,10 @@ def write_sweep(
 
     Files are ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``),
     ``000-expected.bin``, ... and ``parameters.csv``, one row per model with the files' sha256 and
-    the rule of the expected outputs. The outputs of the board go next to them as
-    ``000-output.bin``, ..., and ``check_sweep(folder)`` compares them. The workers of ``executor``
-    (``npulab.support.executors``) compute expected outputs; the files are always the same.
+    the rule of the expected outputs. Put the outputs of the board next to them as
+    ``000-output.bin``, ...: ``check_sweep(folder)`` compares these with the expected outputs. The
+    workers of ``executor`` (see ``npulab.support.executors``) compute the expected outputs; the
+    files do not depend on it.
 
     Raises FileExistsError if the folder exists; ValueError as ``sweep``, and if every point of the
     grid is skipped.
@@ -227,7 +230,7 @@ def _refuse_none(found: Sweep) -> None:
     if found.skipped:
         problem = found.skipped[0][1]
     raise ValueError(
-        f"grid: got {plural(len(found.skipped), 'point')}, none of which can be: {problem}"
+        f"grid: got {plural(len(found.skipped), 'point')}, none of which has a model: {problem}"
     )
 
 
@@ -256,12 +259,12 @@ def check_sweep(
     model, compared, mismatches, first, verdict.
 
     ``outputs`` is the folder with ``000-output.bin``, ..., raw bytes like the expected outputs; by
-    default it is the folder of the sweep. ``first`` is the place (row, column, channel) of the
-    first difference, or None; the verdict is ``equal``, ``differs`` or ``missing``. The workers of
-    ``executor`` compare (``ordered`` in ``npulab.support.executors``) and read the folders, which
-    they have to see under the same paths. Raises
-    FileNotFoundError for a folder that is not a sweep; ValueError (what, got, allowed) for an
-    output of another size.
+    default it is the folder of the sweep. ``first`` is the index of the first difference in the
+    output (row, column, channel; only a channel for a fully connected layer), or None. The verdict
+    is ``equal``, ``differs`` or ``missing``. The workers of ``executor`` (see
+    ``npulab.support.executors``) read the files and compare them, so they need both folders under
+    the same paths. Raises FileNotFoundError for a folder that is not a sweep; ValueError (what,
+    got, allowed) for an output of another size than the expected output.
     """
     folder = _folder(folder)
     where = folder
@@ -273,7 +276,7 @@ def check_sweep(
         raise FileNotFoundError(
             f"{folder}: there is no {PARAMETERS}, allowed is a folder that write_sweep made"
         )
-    # workers get a row each, and read the files of its model
+    # each call of a worker gets one row, and reads the files of its model
     text = read_bounded(folder / PARAMETERS, MOST_BYTES).decode()
     stated = [*csv.DictReader(text.splitlines())]
     rows = []
@@ -283,7 +286,7 @@ def check_sweep(
 
 
 def _compared(folder: Path, where: Path, row: Mapping[str, str]) -> tuple[Any, ...]:
-    """The row of ``check_sweep`` for a row of the table of parameters."""
+    """The row that ``check_sweep`` returns for a row of the table of parameters."""
     path = where / row["expected"].replace("expected", "output")
     raw = read_bounded(folder / row["expected"], MOST_BYTES)
     if not path.is_file():
@@ -297,7 +300,7 @@ def _compared(folder: Path, where: Path, row: Mapping[str, str]) -> tuple[Any, .
     dtype = np.dtype(layer.dtype).newbyteorder("<")
     got = np.frombuffer(read_bounded(path, MOST_BYTES), dtype).reshape(layer.output_shape)
     expected = np.frombuffer(raw, dtype).reshape(layer.output_shape)
-    # a NaN equals no number, itself neither
+    # a NaN is equal to no number, not even to itself
     both_nan = (got != got) & (expected != expected)
     wrong = np.argwhere((got != expected) & ~both_nan)
     if len(wrong):
@@ -324,7 +327,7 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
     if op == "add":
         if dtype not in QUANTIZED:
             return Add(shape, activation, dtype=dtype)
-        # the range of each input alone is a large part of the output's
+        # the range of each input alone is a large part of the range of the output
         scale = one_scale(output_q)
         input_q = QuantParams(scale * random.uniform(0.4, 0.9), _zero(dtype, random))
         other_q = QuantParams(scale * random.uniform(0.4, 0.9), _zero(dtype, random))
@@ -449,7 +452,7 @@ def _zero(dtype: str, random: np.random.Generator) -> int:
 
 
 def _codes(dtype: str) -> int:
-    """The highest code of a type less the lowest."""
+    """The highest code of a type minus the lowest."""
     return np.iinfo(dtype).max - np.iinfo(dtype).min
 
 

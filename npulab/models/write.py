@@ -47,12 +47,12 @@ def single_op_model(
 
     Input and output are ``(batch, ...)``; an ``Add`` has two inputs. For a fully connected layer
     ``batch`` may be up to three leading axes: with (4, 2) the input is ``(4, 2, I)`` and the output
-    ``(8, O)``. ``names`` are new names for tensors, by their names here: "input", "weights",
-    "bias", "output", .... With ``weights_as="uint8"`` the file states the type uint8 for the int8
-    weights of a fully connected float32 layer, as files of older converters do: runtimes read such
-    weights as int8. ``form``
-    is "tflite" or "circle". Raises ValueError, with the name of the parameter, for a layer that
-    the format cannot state; MissingPackage if flatbuffers is not installed.
+    ``(8, O)``. ``names`` renames tensors: its keys are the usual names ("input", "weights", "bias",
+    "output" and so on), its values the new ones. With ``weights_as="uint8"`` the file states the
+    type uint8 for the int8 weights of a fully connected float32 layer, as files of older converters
+    do: runtimes read such weights as int8. ``form`` is "tflite" or "circle". Raises ValueError,
+    with the name of the parameter, for a layer that the format cannot state; MissingPackage if
+    flatbuffers is not installed.
     """
     if not isinstance(layer, MODELLED):
         raise ValueError(

@@ -11,9 +11,9 @@ from typing import Any
 
 from npulab.support.text import GAP, Row, cell, cut_short, in_columns
 
-MOST_LETTERS = 120  # of the last column of ``Lines`` in a notebook
+MOST_LETTERS = 120  # most letters in the last column of ``Lines`` in a notebook
 
-# the verdicts by tone, which chooses the colour of a verdict's cell
+# verdicts by their tone; the tone chooses the colour of a cell
 _BAD = ("differs", "hang", "failed", "unsteady")
 _OPEN = (
     "not executed",
@@ -48,8 +48,8 @@ TINTS = {
 
 
 def compared_rows(results: Iterable[Any]) -> list[Row]:
-    """The records of several results as rows of a table; where nothing was compared, the numbers
-    of what was compared and differs are left out."""
+    """The records of several results as rows of a table; if nothing was compared in a row, its
+    ``compared`` and ``mismatches`` become None."""
     rows: list[Row] = []
     for result in results:
         rows += result.records()
@@ -91,8 +91,8 @@ class Table:
 
 
 class Lines(Table):
-    """A table whose rows are one line each: its last column has texts, of which as many are shown
-    as fit, with the number of the others. As plain text, which programs read, none is left out.
+    """A table whose rows are one line each. Its last column has a list of texts: as many as fit are
+    shown, then the number of those left out. Plain text has all of them, because programs read it.
     """
 
     def fitted(self, most: int) -> str:
@@ -110,7 +110,7 @@ class Lines(Table):
         return Table(rows, self.names)
 
     def __str__(self) -> str:
-        # grep and less find all fields in a pipe
+        # programs such as grep and less have to find every text
         return str(self.cut(sys.maxsize))
 
     def _repr_html_(self) -> str:
@@ -154,7 +154,7 @@ def _html(name: str, value: Any) -> str:
 
 
 def attended() -> bool:
-    """True if a person sits at the running notebook; only then can it ask for input."""
+    """True if a person can answer a question that the running notebook asks."""
     shell = None
     if "IPython" in sys.modules:
         shell = sys.modules["IPython"].get_ipython()

@@ -1,10 +1,10 @@
 """Texts in the cells of a CSV table, guarded for the case that a spreadsheet opens it.
 
 A spreadsheet runs a cell that begins with ``=``, ``+``, ``-`` or ``@`` as a formula, whoever wrote
-the text. So an apostrophe is written before such a text, and is removed when the text is read;
-numbers get none. In some countries spreadsheets cut a line at its semicolons, or at tabs, without
-regard to quotes: so a part of a text that follows one of these, or is on a line of its own, gets an
-apostrophe too.
+the text. So an apostrophe is written before such a text, and is removed when the text is read; a
+number gets no apostrophe. In some countries spreadsheets cut a line at its semicolons, or at tabs,
+without regard to quotes. So a part of a text after a semicolon, a tab or the end of a line gets an
+apostrophe too, if it begins as a formula does.
 """
 
 from __future__ import annotations

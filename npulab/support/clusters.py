@@ -1,4 +1,4 @@
-"""A Dask cluster, by the address of its scheduler: checked, and as an executor."""
+"""A Dask cluster as an executor, found by the address of its scheduler and checked."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from npulab.support.extras import needed
 from npulab.support.refuse import reason, refuse_if
 from npulab.support.text import plural
 
-SECONDS = 10.0  # within which a scheduler has to answer; one on another continent takes about 1
-# A worker may have no npulab at all, so what it runs is no function of npulab: builtins are found
-# by name anywhere.
+# most seconds until a scheduler answers; one on another continent takes about 1 second
+SECONDS = 10.0
+# A worker may have no npulab, so it cannot be sent a function of npulab: this text is sent to the
+# builtin ``eval``, which every worker has.
 VERSION = "__import__('npulab').__version__"
 
 
@@ -24,13 +25,14 @@ VERSION = "__import__('npulab').__version__"
 def cluster(
     address: str, resources: Mapping[str, float] | None = None, seconds: float = SECONDS
 ) -> Iterator[Executor]:
-    """A context with the executor of the Dask cluster whose scheduler has this address, as
+    """A context with the executor of the Dask cluster whose scheduler has this address, such as
     ``tcp://host:8786``.
 
-    ``resources`` is what each call takes of a worker, by name: ``{"npu": 1}`` sends calls only to
-    workers that were started with ``--resources npu=1``, one at a time to each. Raises
-    MissingPackage if Dask is not installed; ValueError, one sentence, if no scheduler answers
-    within ``seconds``, if no worker has the resources, or if a worker has another npulab.
+    ``resources`` is how much of a worker's resources each call takes, by name: ``{"npu": 1}`` sends
+    calls only to workers that were started with ``--resources npu=1``, and one at a time to each.
+    Raises MissingPackage if Dask is not installed; ValueError, one sentence, if no scheduler
+    answers within ``seconds``, if there is no worker or none has the resources, or if a worker has
+    no npulab or another version.
     """
     distributed = needed("distributed", "a cluster")
     try:
@@ -47,13 +49,13 @@ def cluster(
     with client:
         refuse_workers(address, client, resources or {})
         refuse_versions(client.run(eval, VERSION, on_error="return"))
-        # calls have names of their own, so Dask need not compare what they are made of
+        # every call has a name of its own (see ``executors``), so Dask need not compute one
         yield client.get_executor(resources=dict(resources or {}), pure=False)
 
 
 def _refuse_silence(address: str, seconds: float) -> None:
-    """Raise an error if nobody listens at an address; a client of Dask that finds nobody tries
-    again, and lasts longer than it was told."""
+    """Raise an error if no program listens at an address. This is tried first, because a client of
+    Dask would try again and again, for longer than its time limit."""
     addressing = needed("distributed.comm", "a cluster")
     host, port = addressing.get_address_host_port(address)
     with socket.create_connection((host, port), seconds):
@@ -61,9 +63,10 @@ def _refuse_silence(address: str, seconds: float) -> None:
 
 
 def _within(seconds: float, make: Callable[[], Any]) -> Any:
-    """What a function makes; raises TimeoutError if it is not done in time. It then goes on in a
-    thread that ends with this process: a client of Dask waits for ever for a program that listens
-    and is no scheduler."""
+    """Return what ``make`` returns; raises TimeoutError if it takes longer than ``seconds``.
+
+    The call then goes on in a thread that ends with this process. A client of Dask needs this,
+    because it waits for ever if the program at the address is no scheduler."""
     made = Future[Any]()
 
     def run() -> None:
@@ -77,7 +80,7 @@ def _within(seconds: float, make: Callable[[], Any]) -> Any:
 
 
 def refuse_workers(address: str, client: Any, resources: Mapping[str, float]) -> None:
-    """Raise ValueError if no worker of a cluster has the resources that a call takes."""
+    """Raise ValueError if a cluster has no worker, or none with the resources that a call takes."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
     refuse_if(not workers, f"cluster {address}", "no worker", "is one that has workers")
     able = 0
@@ -93,8 +96,9 @@ def refuse_workers(address: str, client: Any, resources: Mapping[str, float]) ->
 
 
 def refuse_versions(versions: Mapping[str, Any]) -> None:
-    """Raise ValueError if a worker's npulab is missing or of another version than this one, by the
-    worker's address.
+    """Raise ValueError if the npulab of a worker is missing or of another version than this one.
+
+    ``versions`` has the version, or the error of asking for it, by the address of a worker.
 
     >>> refuse_versions({"tcp://10.0.0.7:4021": "0.1.0"})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -121,7 +125,8 @@ def _said(error: BaseException) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Dask logs a failed connection with its traceback; one sentence says it."""
+    """A context without Dask's log, in which a failed connection has a traceback: here its error is
+    one sentence."""
     logger = logging.getLogger("distributed")
     before = logger.disabled
     logger.disabled = True

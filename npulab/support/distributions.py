@@ -1,8 +1,8 @@
 """The metadata of the distributions (installed packages) in Python's path.
 
 Python looks for distributions in the working folder too, which may contain distributions of a
-stranger. So their files are checked before they are read: a pipe would wait for ever, and a file
-that is not UTF-8 would raise an error without its name.
+stranger. So their files are checked before they are read: to read a pipe would take for ever, and a
+file that is not UTF-8 would raise an error without its name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def version_of(name: str) -> str:
         for file in (folder / "METADATA", folder / "PKG-INFO"):
             try:
                 found = VERSION.search(text_of(read_bounded(file, MOST_BYTES), file))
-            # go on: another distribution of this name may be readable
+            # the search goes on, because another distribution of this name may be readable
             except (OSError, ValueError):
                 continue
             if found:
@@ -84,8 +84,8 @@ def _points_of_finder(dist: Distribution, group: str) -> Iterator[Stated]:
 
 
 def _points_in_file(dist: Distribution, file: Path, group: str) -> Iterator[Stated]:
-    """Yield the entry points in a distribution's file; a broken file, or a broken line, yields an
-    entry point that carries an error text.
+    """Yield the entry points in a distribution's file. For a broken file, or a broken line, an
+    entry point with an error text (``wrong``) is yielded.
     """
     try:
         if not file.exists():

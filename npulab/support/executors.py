@@ -1,5 +1,9 @@
-"""Many calls of a function by the workers of any executor: results in the order of the items, few
-calls on the way at a time, and none lost with a worker."""
+"""Many calls of a function by the workers of any executor: results in the order of the items, and
+no call lost if a worker ends.
+
+A call is on the way from when it is sent to the executor until its result is taken; few calls are
+on the way at a time.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +30,20 @@ from npulab.support.refuse import need, refuse_if, shortly
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# An executor, or a function that makes one: then it can be made again if it broke.
+# An executor; or a function that makes one, so that it can be made again after it broke; or None.
 Workers = Executor | Callable[[], Executor] | None
 
-# calls on the way at a time: enough for that many workers, and few to drop when somebody stops
+# most calls on the way at a time: enough for so many workers, few to drop if the work is stopped
 AHEAD = 128
 POLL = 0.1  # seconds between two looks at the event that stops
-# A call that was on the way each time its worker ended is given up after so many times; the last
-# time it was the only one on the way.
+# A call is given up if it was on the way this many times when the executor broke. The last time it
+# was the only call on the way, so that no other call can be the cause.
 TRIES = 3
 
 
 class WorkerLost(RuntimeError):
-    """Raised if a call ended its workers again and again, or if an executor broke that cannot be
-    made again."""
+    """Raised if the workers of one call ended again and again, or if an executor that cannot be
+    made again broke."""
 
 
 def processes(count: int) -> Callable[[], Executor]:
@@ -61,7 +65,8 @@ def threads(count: int) -> Callable[[], Executor]:
 
 
 def _ignore_interrupts() -> None:
-    # a terminal sends Ctrl-C to every process, and one that ends by it breaks the pool
+    # a terminal sends Ctrl-C to every process; a process that ended because of it would break the
+    # pool
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -74,23 +79,23 @@ def ordered(
     lost: Callable[[Item, str], Result] | None = None,
     what: str = "function",
 ) -> Iterator[tuple[int, Result]]:
-    """Yield (number, result) of a call for each item, in the order of the items, whatever the
-    workers; the numbers count the items from 0.
+    """Yield (number, result) of a call for each item; the numbers count the items from 0, and the
+    results are in the order of the items, whichever worker is first.
 
-    ``executor`` is a ``concurrent.futures.Executor``, or a function that makes one; None is this
-    process. At most ``AHEAD`` calls are on the way at a time, and items are taken as they are sent.
-    The calls that were on the way when an executor broke are sent again, if ``executor`` is a
-    function that makes another one. A call that ended its worker three times gives
-    ``lost(item, reason)``.
+    ``executor`` is a ``concurrent.futures.Executor``, or a function that makes one; with None the
+    calls are made in this process. At most ``AHEAD`` calls are on the way at a time, and an item is
+    taken from ``items`` when its call is sent. If an executor breaks, the calls that were on the
+    way are sent again, provided that ``executor`` is a function, which makes another one. If the
+    worker of a call ended three times, the result of the call is ``lost(item, reason)``.
 
     If ``stop`` is set, or somebody interrupts (Ctrl-C) while this waits, calls that have not begun
-    are cancelled and the results of the others are yielded: then numbers may be missing. The
-    interrupt is raised after them. An error that a call raises is raised here, and what has not
-    begun is cancelled.
+    are cancelled, and the results of those that have begun are yielded: then numbers may be
+    missing. An interrupt is raised after these results. An error that a call raises is raised here,
+    and calls that have not begun are cancelled.
 
-    Raises TypeError for what is no executor, and for a function that cannot be sent to other
-    processes (the text begins with ``what``); WorkerLost without ``lost``, and for a broken
-    executor that cannot be made again.
+    Raises TypeError for an ``executor`` that is none of these, and for a function that cannot be
+    sent to other processes (the text begins with ``what``). Raises WorkerLost if a call is given up
+    and there is no ``lost``, and if a broken executor cannot be made again.
 
     >>> list(ordered(abs, [-3, 4]))
     [(0, 3), (1, 4)]
@@ -134,7 +139,7 @@ def sendable(what: str, value: object) -> None:
     """
     try:
         pickle.dumps(value)
-    # pickle raises each of these, and what an object's own __getstate__ raises
+    # pickle raises errors of many types, and any error that the __getstate__ of an object raises
     except Exception as error:
         inner = value
         while isinstance(inner, partial):
@@ -147,16 +152,17 @@ def sendable(what: str, value: object) -> None:
 
 
 def _call(function: Callable[[Item], Result], item: Item, name: str) -> Result:
-    """Call a function; ``name`` tells this call from another one of the same item, which Dask would
-    take for the same work."""
+    """Call a function with an item. ``name`` is different for every call: Dask would make two calls
+    with equal arguments only once."""
     return function(item)
 
 
 class Pool(Generic[Item, Result]):
-    """A function whose calls workers make one by one, for who does not know the items before.
+    """A function that workers call, item by item, for a caller that does not know all items
+    beforehand.
 
-    ``start`` sends a call. A call whose worker ended is sent again when its result is asked for,
-    three times in all. Raises as ``ordered``.
+    ``start`` sends a call. If its worker ended, the call is sent again when its result is asked
+    for; it is given up after three times. Raises as ``ordered``.
 
     >>> with Pool(abs, threads(2)) as pool:
     ...     first, second = pool.start(-3), pool.start(4)
@@ -187,7 +193,9 @@ class Pool(Generic[Item, Result]):
         return _sent(self.executor, self.function, item)
 
     def again(self, broken: Executor) -> None:
-        """Make the executor again, unless that was done for another call."""
+        """Make the executor again, unless ``broken`` was replaced already because of another
+        call.
+        """
         if self.executor is broken:
             self.executor = _remade(self.given, broken)
 
@@ -204,7 +212,9 @@ class Started(Generic[Item, Result]):
         self._future = self.pool.send(self.item)
 
     def cancel(self) -> None:
-        """Let the call not begin; one that runs is finished, and its result is dropped."""
+        """Cancel the call if it has not begun; a call that runs is finished, and its result
+        dropped.
+        """
         self._future.cancel()
 
     def result(self) -> Result:
@@ -226,7 +236,8 @@ def _made(given: Executor | Callable[[], Executor]) -> Executor:
 
 
 def _remade(given: Workers, broken: Executor) -> Executor:
-    """Another executor in the place of a broken one; raises WorkerLost if none can be made."""
+    """An executor made in place of a broken one; raises WorkerLost if ``given`` is no function that
+    makes one."""
     if given is None or isinstance(given, Executor):
         raise WorkerLost(
             f"executor: a worker of {type(broken).__name__} ended, and it takes no more work; what "
@@ -238,7 +249,7 @@ def _remade(given: Workers, broken: Executor) -> Executor:
 
 
 def _sent(executor: Executor, function: Callable[[Item], Result], item: Item) -> Future[Result]:
-    """A call on the way; it is broken from the start if the executor is."""
+    """Send a call; if the executor is broken already, return a future with that error."""
     try:
         return executor.submit(_call, function, item, uuid.uuid4().hex)
     except BrokenExecutor as error:
@@ -248,7 +259,7 @@ def _sent(executor: Executor, function: Callable[[Item], Result], item: Item) ->
 
 
 def _is_lost(future: Future[Any]) -> bool:
-    """True if the executor broke before a call ended."""
+    """True if the executor broke before a call ended, or the call was cancelled."""
     if future.cancelled():
         return True
     return future.done() and isinstance(future.exception(), BrokenExecutor)
@@ -256,7 +267,8 @@ def _is_lost(future: Future[Any]) -> bool:
 
 @dataclass(eq=False)
 class _Call:
-    """A call on the way; ``losses`` is how often its worker ended."""
+    """A call of the item with this number. ``future`` is None if the call has to be sent again;
+    ``losses`` is how often the executor broke while it was on the way."""
 
     number: int
     item: Any
@@ -265,8 +277,8 @@ class _Call:
 
     @property
     def alone(self) -> bool:
-        """True if the call has to be the only one on the way, so that it is known what ended the
-        worker."""
+        """True if the call has to be the only one on the way the next time, so that no other call
+        can be what ends the worker."""
         return self.losses == TRIES - 1
 
     @property
@@ -277,9 +289,9 @@ class _Call:
 
     @property
     def killing(self) -> bool:
-        """True if a Dask cluster gave the call up, because workers ended again and again."""
+        """True if a Dask cluster gave the call up because its workers ended again and again."""
         assert self.future is not None
-        # who has a future of Dask has loaded Dask
+        # if the future is one of Dask, Dask is loaded
         killed = getattr(sys.modules.get("distributed"), "KilledWorker", ())
         return not self.future.cancelled() and isinstance(self.future.exception(), killed)
 
@@ -306,7 +318,7 @@ class _Calls:
         finally:
             for call in self.flight:
                 self._cancel(call)
-            # an executor that was given is the caller's, who may have more work for it
+            # an executor that the caller gave stays open, because the caller may use it further
             if self.executor is not self.given:
                 self.executor.shutdown(cancel_futures=True)
 
@@ -328,7 +340,8 @@ class _Calls:
             raise KeyboardInterrupt
 
     def _fill(self) -> bool:
-        """Send calls until enough are on the way; False if none is left."""
+        """Send calls until ``AHEAD`` are on the way, or until one that has to be alone is on the
+        way; False if no call is on the way and no item is left."""
         for call in self.flight:
             if call.future is None:
                 if call.alone and call is not self.flight[0]:
@@ -349,7 +362,7 @@ class _Calls:
         call.future = _sent(self.executor, self.function, call.item)
 
     def _ended(self, call: _Call) -> bool:
-        """Wait for a call; False if somebody stops."""
+        """Wait for a call to end; False if ``stop`` is set before."""
         assert call.future is not None
         while not (self.stop is not None and self.stop.is_set()):
             if wait([call.future], POLL).done:
@@ -370,8 +383,9 @@ class _Calls:
         return self.lost(call.item, reason)
 
     def _again(self) -> None:
-        """Make the executor again, and let the calls that were on the way be sent again."""
-        # the manager of a broken pool may still be giving its futures their errors
+        """Make the executor again, and mark the calls that were on the way to be sent again; the
+        first call is given up if it was alone on the way."""
+        # a broken pool may not have put its error into all futures yet
         pending = [call.future for call in self.flight if call.future is not None]
         wait(pending, POLL)
         self.executor = _remade(self.given, self.executor)
@@ -382,7 +396,7 @@ class _Calls:
                 call.losses += 1
                 call.future = None
         if first_alone:
-            # this call ends workers: the others were only beside it
+            # this call is what ends workers: the losses of the calls beside it do not count
             for call in self.flight:
                 call.losses = 0
             first.losses = TRIES
@@ -394,7 +408,7 @@ class _Calls:
             call.future.cancel()
 
     def _finished(self) -> Iterator[tuple[int, Any]]:
-        """Cancel what has not begun, and yield the results of what has, in order."""
+        """Cancel the calls that have not begun; yield the results of those that have, in order."""
         for call in self.flight:
             self._cancel(call)
         while self.flight:

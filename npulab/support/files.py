@@ -34,7 +34,7 @@ MOST_REPLACED = 2**31  # most bytes of a file that is replaced
 BLOCK = 2**16  # bytes read at once from a file that grows
 HIDDEN, PART = ".npulab-", ".part"  # start and end of the name of an unfinished file
 OURS = re.compile(rf"{re.escape(HIDDEN)}\w+{re.escape(PART)}")
-LEFT = 24 * 3600.0  # seconds; a hidden file that is older was left by a killed program
+LEFT = 24 * 3600.0  # seconds; a hidden file that is older counts as left by a killed program
 PATIENCE = 10.0  # most seconds to wait for a folder's lock; a writer keeps it for milliseconds
 _held = threading.local()  # the folders that this thread has locked
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
@@ -141,7 +141,7 @@ def read_bounded(path: Path, most: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise ValueError(f"{path}: got {size} bytes, allowed are {most}")
-        # ask for one byte more than the stated size: if there is none, this is the whole file
+        # one byte more than the stated size is asked for: if it is missing, this is the whole file
         data = file.read(size + 1)
         if len(data) <= size:
             return data
@@ -154,8 +154,8 @@ def bounded_sum(path: Path, most: int) -> str:
 
 
 def _grown(file: io.BufferedReader, data: bytes, path: Path, most: int) -> bytes:
-    """The bytes of a file that holds more than its stated size: it grows, or the system makes it
-    while it is read. ``data`` was read already."""
+    """The bytes of a file that holds more than its stated size, because it grows or because the
+    system makes its contents while they are read. ``data`` was read already."""
     grown = bytearray(data)
     while len(grown) <= most:
         more = file.read(min(BLOCK, most + 1 - len(grown)))
@@ -199,8 +199,9 @@ class Lines:
     """A file to which whole lines are added; a file of more than ``most`` bytes is refused when it
     is opened.
 
-    Once ``add`` has returned, its line is kept even if the program is killed. ``torn`` is the
-    unfinished last line that a crash left: it remains until the next line replaces it.
+    Once ``add`` has returned, its line is kept even if the program is killed. ``whole`` are the
+    lines that the file had when it was opened. ``torn`` is the unfinished last line that a crash
+    left; it stays in the file until ``add`` writes a line in its place.
     """
 
     def __init__(self, path: Path, most: int) -> None:
@@ -214,8 +215,8 @@ class Lines:
         self._size = len(self.whole)
 
     def alone(self) -> None:
-        """Raise ValueError if another writer has changed the size of the file since it was
-        opened."""
+        """Raise ValueError if the file has another size than this writer left: then another program
+        writes to it."""
         size, known = 0, self._size + len(self.torn)
         if self.path.exists():
             size = self.path.stat().st_size
@@ -228,7 +229,8 @@ class Lines:
     def add(self, line: bytes) -> None:
         """Write a line in one write, and wait until it is on the disk.
 
-        Raises as ``alone``, and OSError; after either error the file is unchanged.
+        Raises as ``alone``, and OSError; after either error the file has the same whole lines as
+        before.
         """
         with locked(self.path), named_as(self.path):
             self.alone()
@@ -249,19 +251,19 @@ class Lines:
 
 @contextmanager
 def locked(*paths: Path) -> Iterator[None]:
-    """A context that keeps other writers, in this process and in others, out of the folders in
-    which these files lie.
+    """A context that keeps other writers that use it, in this process and in others, out of the
+    folders in which these files lie; folders that do not exist are made.
 
     The operating system locks the folder itself: the lock ends with the program that made it and
     leaves no file. A thread may lock a folder again while it has the lock. A UserWarning reports a
-    file system without locks. Raises TimeoutError if another writer has locked a folder for 10
+    file system without locks. Raises TimeoutError if another writer keeps a folder locked for 10
     seconds.
     """
     mine: set[Path] = _held.__dict__.setdefault("folders", set())
     wanted = {path.resolve().parent for path in paths} - mine
     with ExitStack() as held:
-        # all writers lock folders in sorted order: else two writers could each wait for a folder
-        # that the other has locked
+        # all writers lock folders in sorted order: otherwise two writers could each wait for a
+        # folder that the other writer has locked
         for folder in sorted(wanted):
             folder.mkdir(parents=True, exist_ok=True)
             if fcntl is None or not _lock(folder, held):
@@ -275,7 +277,7 @@ def locked(*paths: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path, held: ExitStack) -> bool:
-    # flock belongs to the opened folder and not to the process, so that threads exclude each other
+    # flock belongs to the opened handle and not to the process, so that threads exclude each other
     # too
     handle = os.open(folder, os.O_RDONLY)
     held.callback(os.close, handle)
@@ -287,7 +289,7 @@ def _lock(folder: Path, held: ExitStack) -> bool:
         except BlockingIOError:
             if time.monotonic() > end:
                 raise TimeoutError(
-                    f"{folder}: another program has locked it, nothing is written"
+                    f"{folder}: another program has locked it, nothing is written; try again"
                 ) from None
             time.sleep(0.002)  # a writer's lock lasts a few milliseconds
         except OSError as error:
@@ -297,12 +299,12 @@ def _lock(folder: Path, held: ExitStack) -> bool:
 
 
 def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
-    """Write folders, each given by the contents of its files by name: all of them or none. Return
-    their paths.
+    """Write new folders, all of them or none, and return their paths. ``contents`` has, for each
+    folder, the bytes of its files by name.
 
     Each folder is filled next to its place under a hidden name, synced to the disk, and then
-    renamed. Several folders in one new folder appear together with it in one step. Raises
-    FileExistsError if a folder exists already.
+    renamed. If several folders lie in one folder that does not exist, that folder appears with all
+    of them in one step. Raises FileExistsError if a folder exists already.
     """
     _refuse_taken(contents)
     wanted = dict(contents)
@@ -368,10 +370,10 @@ def replace_files(
     """Write files in the order of ``after``, all of them or none, and return their paths; they are
     on the disk when this returns.
 
-    They are written only if each file of ``before`` still has the contents stated there (None: no
-    file); no other writer can come between this check and the replacement. Raises ValueError, with
-    ``advice`` at its end, for a file of ``before`` with other contents, and FileExistsError for a
-    file that exists and is not in ``before``.
+    ``after`` has the new contents of each file, ``before`` the contents that a file must still
+    have (None: there must be no file); no other writer can come between this check and the
+    replacement. Raises ValueError, with ``advice`` at its end, for a file with other contents than
+    ``before`` says, and FileExistsError for a file that exists and is not in ``before``.
     """
     parts: dict[Path, Path] = {}
     with locked(*before, *after), ExitStack() as undo:
@@ -474,7 +476,7 @@ def _set_mode(path: Path, mode: int) -> None:
 
 def sync_folders(paths: Iterable[Path]) -> None:
     """Write the lists of files of these paths' folders to the disk, if the system allows that."""
-    # a new name survives a crash of the system only once its folder is on the disk as well
+    # a new name survives a crash of the system only if its folder is on the disk as well
     for folder in {path.parent for path in paths}:
         with suppress(OSError), ExitStack() as opened:
             handle = os.open(folder, os.O_RDONLY)

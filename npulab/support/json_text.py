@@ -14,7 +14,7 @@ NUMBER = re.compile(r"-?[0-9]+")
 # words in Python's message about a number with too many digits
 DIGITS = "integer string conversion"
 END = "the end of the text"
-MOST_DEEP = 100  # most levels of lists and objects inside each other
+MOST_DEEP = 100  # most levels of lists and objects in one another
 # Python's messages about a text that is not JSON, and what JSON would allow at that place
 ALLOWED = {
     "Expecting value": "is a value",
@@ -33,9 +33,10 @@ def json_of(
 ) -> Any:
     """The value in a JSON text, whose first line has the number ``first`` in error texts.
 
-    ``hooks`` are passed to ``json.loads``. An object in which a name occurs twice is refused, and
-    so are values nested more than ``most_deep`` deep (0: any depth). Raises ValueError with
-    ``where``, line, column, and the error at that place.
+    ``hooks`` are passed to ``json.loads``. Raises ValueError with ``where``, line, column, and the
+    error at that place: for a text that is not JSON, for an object in which a name occurs twice
+    (unless a hook replaces that check), for values nested more than ``most_deep`` deep (0: any
+    depth that Python reads), and for an error that a hook raises.
 
     >>> json_of('{"npu": zeta}', "job.json")
     Traceback (most recent call last):
@@ -112,7 +113,7 @@ def _decoded(data: bytes, where: object, first: int) -> str:
 def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
     """Return the place at which a text stops being JSON, and the error there in words."""
     at = error.pos
-    # the error is at the end of the text; blanks and lines after that do not count
+    # blanks and ends of lines at the end do not count: the text ends before them
     if not text[at:].strip():
         at = len(text.rstrip())
     got = END
@@ -143,8 +144,8 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def _refused_place(text: str, hooks: dict[str, Any]) -> int:
-    """The place of the innermost object that was being read when a hook or a number was refused; 0
-    if reading the text again refuses nothing.
+    """The place of the innermost object that was being read when a hook raised an error or a number
+    was refused. The text is read again to find it; 0 if there is no error this time.
     """
     decoder: Any = json.JSONDecoder(**hooks)
     plain, begun = decoder.parse_object, [0]
@@ -156,7 +157,7 @@ def _refused_place(text: str, hooks: dict[str, Any]) -> int:
         return value
 
     decoder.parse_object = parse_object
-    # the scanner in C does not call a parse_object that was replaced, the one in Python does
+    # only the scanner in Python calls a parse_object that was replaced, the scanner in C does not
     decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
     try:
         decoder.decode(text)

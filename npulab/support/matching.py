@@ -1,9 +1,9 @@
 """A pattern searched in each line of a text: ``python matching.py PATTERN TEXT OUT``.
 
-This is a program of its own, because a pattern can take longer for one line than anybody waits, and
-only a process can be ended in the middle of it. It imports nothing of npulab. ``PATTERN`` is a
-file with the pattern as JSON. ``OUT`` gets a line of JSON for each line that matches: its number,
-and the text of each named group.
+This is a program of its own, because the search of one line can take very long, and only a process
+can be ended during a search. It imports nothing of npulab. ``PATTERN`` is a file with the pattern
+as a JSON text, ``TEXT`` the file whose lines are searched. The file ``OUT`` gets a line of JSON for
+each line that matches: its number, counted from 1, and the text of each named group.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 import warnings
 from pathlib import Path
 
-MOST_LETTERS = 4096  # the letters of a line that are looked at
+MOST_LETTERS = 4096  # most letters of a line that are searched; the letters after these are ignored
 
 
 def matches(stated: str, text: str, out: str) -> None:
@@ -21,7 +21,7 @@ def matches(stated: str, text: str, out: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         search = re.compile(pattern).search
-    # each line is written at once, so that a run that is ended leaves what it had found
+    # each line is written at once, so that a run that is ended leaves the matches found before
     with Path(text).open(encoding="utf-8") as lines, Path(out).open("w", buffering=1) as found:
         for number, line in enumerate(lines, 1):
             match = search(line[:MOST_LETTERS].rstrip("\n"))

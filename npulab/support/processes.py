@@ -38,9 +38,9 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class End:
-    """How a program ended: its status (negative for a signal, None if the time limit of ``seconds``
-    passed), the last lines that it printed as errors, and ``killed``, which is False if it could
-    not be killed."""
+    """How a program ended. ``status`` is negative for a signal, and None if the time limit of
+    ``seconds`` passed; ``said`` are the last lines that it printed as errors; ``killed`` is False
+    if it had to be killed and could not be."""
 
     status: int | None
     seconds: float
@@ -62,8 +62,8 @@ class End:
 
 
 def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[str, ...]:
-    """The arguments of a program: a text is split as a shell would; with ``shell`` the text is
-    returned whole, for a shell to read.
+    """The arguments of a program: a text is split as a shell splits it; with ``shell`` the text is
+    returned whole, because a shell will read it.
 
     Raises ValueError, which begins with ``name``, for anything but a program and its arguments.
 
@@ -95,8 +95,8 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
 def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
     """Do work in a thread, where an interrupt (Ctrl-C) cannot cut it short, and return its result.
 
-    The work is called with an event, which an interrupt sets; the interrupt is raised once the work
-    is over.
+    ``work`` is called with an event, which an interrupt sets, so that the work can end early; the
+    interrupt is raised once the work is over.
 
     >>> undisturbed(lambda over: over.is_set())
     False
@@ -133,10 +133,10 @@ def execute(
 ) -> End:
     """Run a program and return how it ended; a program that is a text is read by a shell.
 
-    It gets no input, its output is thrown away, and the last lines of its errors are kept. It runs
-    in a process group of its own, which is killed when the program ends, when ``timeout`` seconds
-    are over, and when one of the events ``stops`` is set. Raises NotRun, which begins with
-    ``name``, if the program cannot be started, and Stopped after ``stops``.
+    The program gets no input, its output is thrown away, and the last lines of its errors are kept.
+    It runs in a process group of its own, which is killed when the program ends, when ``timeout``
+    seconds are over, or when one of the events ``stops`` is set. Raises NotRun, which begins with
+    ``name``, if the program cannot be started, and Stopped if one of the events was set.
 
     >>> print(execute("program", ("false",), timeout=10))
     status 1
@@ -187,8 +187,8 @@ def _go_on(stops: tuple[threading.Event, ...]) -> None:
 
 
 def _listen(pipe: int, said: bytearray) -> bool:
-    """Read once from a pipe and keep the last bytes in ``said``; False if nothing was read: the
-    pipe has ended or is empty for now.
+    """Read once from a pipe and keep the last bytes in ``said``; False if nothing was read, because
+    the pipe has ended or is empty for now.
     """
     try:
         new = os.read(pipe, READ)

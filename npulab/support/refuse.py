@@ -17,7 +17,7 @@ Name = TypeVar("Name")
 class FormatError(ValueError):
     """Raised for a broken file or text; its text says where, what, got and allowed, on one line.
 
-    Control characters are escaped, and quotes from the input are cut to 80 characters.
+    Control characters are escaped, and long quotes from the input are cut, as ``one_line`` does.
     """
 
     def __init__(self, text: str) -> None:
@@ -26,10 +26,11 @@ class FormatError(ValueError):
 
 @contextmanager
 def refusing(where: object = "") -> Iterator[None]:
-    """A context that turns a reader's errors into FormatErrors whose text begins with ``where``.
+    """A context that turns the errors of a reader into FormatErrors; their text begins with
+    ``where``, unless that is "".
 
-    The errors are ValueError, OverflowError, and RecursionError, which input can cause by its size
-    or depth.
+    These errors are ValueError, OverflowError (which input can cause by its size) and
+    RecursionError (which it can cause by its depth).
     """
     try:
         yield
@@ -65,9 +66,8 @@ def reason(error: BaseException) -> str:
         return str(error)
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    if isinstance(
-        error, FileNotFoundError
-    ):  # an error without a file name: the working folder itself does not exist
+    # an error without a file name: the working folder itself does not exist
+    if isinstance(error, FileNotFoundError):
         return "the working folder was removed; go to another one"
     return error.strerror
 
@@ -155,9 +155,10 @@ def need_whole(what: str, given: object, allowed: str = "is a whole number") -> 
 
 
 def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> list[Any]:
-    """The members of a sequence as a list, if all are of these types; raises TypeError for other
-    members, for a single text, and for a value that is not iterable. ``allowed`` is used as in
-    ``need``.
+    """The members of a sequence as a list, if all are of these types.
+
+    Raises TypeError for a member of another type, for a single text, and for a value that is not
+    iterable; ``allowed`` is the end of its text, as in ``need``.
 
     >>> need_all("features", "nn_v7", str, "are names in a list")
     Traceback (most recent call last):
@@ -167,7 +168,7 @@ def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: 
         need(what, given, (), allowed)
     need(what, given, Iterable, allowed)
     out = [*given]  # type: ignore[misc]  # ``need`` made sure that it is iterable
-    # compare types, not members: there may be many members, but they have few types
+    # types are compared, not members: there may be many members, but they have few types
     odd = {kind for kind in set(map(type, out)) if not issubclass(kind, kinds)}
     if odd:
         need(what, next(member for member in out if type(member) in odd), kinds, allowed)
@@ -179,8 +180,8 @@ LIKE = 0.7
 
 
 def near(pattern: str, names: Iterable[str], most: int = 4) -> str:
-    """The end of an error text: the known names that a misspelt name or glob may mean, at most
-    ``most``, nearest first; "" if there are none.
+    """The end of an error text: the known names that may be meant by ``pattern``, a misspelt name
+    or glob. They are at most ``most``, the nearest first; "" if no name is near.
 
     >>> near("kernal*", ["input_w", "kernel_x_size", "kernel_y_size"]), near("kernal*", ["stride"])
     ('; near are kernel_x_size, kernel_y_size', '')

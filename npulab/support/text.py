@@ -15,8 +15,8 @@ QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){81,})\1(?!\w)", re.DOTA
 # characters or more without a blank or slash
 RUN = re.compile(r"((?:0x)?[0-9a-f]{75}|[^\s/]{157})[^\s/]{4,}")
 DIGITS = re.compile(r"\d+")
-MOST_DIGITS = 20  # digits of a number in a name by which names are sorted
-GAP = "  "  # between two columns
+MOST_DIGITS = 20  # digits to which a number in a name is filled up with zeros for sorting
+GAP = "  "  # the blanks between two columns
 MOST_LETTERS = 1500  # most characters of an error text
 
 
@@ -30,8 +30,11 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""A sentence on one line, with control characters escaped. Quoted texts are cut to 80
-    characters, which include their last 30, where the name at the end of a path stands.
+    r"""A sentence on one line, with control characters escaped.
+
+    A longer text in quotes is cut to 80 characters: its first 47, ``...`` and its last 30, which
+    have the name at the end of a path. Long runs without a blank, and a sentence of more than
+    ``MOST_LETTERS`` characters, are cut too.
 
     >>> one_line(f"got\n{'x' * 200 + 'y' * 30!r}")
     "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy'"
@@ -68,7 +71,8 @@ def in_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
 
 
 def cut_short(texts: Sequence[str], most: int) -> str:
-    """The texts one after another, as many as fit into ``most`` letters, and how many do not.
+    """The texts one after another, as many as fit into ``most`` letters, then how many are left
+    out.
 
     >>> fields = ["size 4", ", stride 2", ", relu 1"]
     >>> cut_short(fields, 24), cut_short(fields, 20)
@@ -76,7 +80,7 @@ def cut_short(texts: Sequence[str], most: int) -> str:
     """
     shown = "".join(texts)
     left = 0
-    # texts are taken from the end until the shown texts and the count of the others fit
+    # texts are left out from the end until the shown texts and the count of those left out fit
     while len(shown) > most and left < len(texts):
         left += 1
         shown = "".join(texts[:-left]) + f" … {left} more"
@@ -110,7 +114,7 @@ def plural(number: int, name: str) -> str:
 
 
 def by_numbers(name: str) -> str:
-    """A key that sorts names by the numbers in them.
+    """A key by which names are sorted so that the numbers in them ascend.
 
     >>> sorted(["run10", "w1_0_7", "run2"], key=by_numbers)
     ['run2', 'run10', 'w1_0_7']
@@ -119,7 +123,8 @@ def by_numbers(name: str) -> str:
 
 
 def part_said(looked_at: str) -> str:
-    """The sentence that says which jobs are looked at, "" if all are.
+    """The sentence that says which jobs are looked at, from a text that names them; "" for the text
+    "", which stands for all jobs.
 
     >>> part_said("1 job GEMM of 13 jobs of 1 capture")
     '1 job GEMM of 13 jobs of 1 capture is looked at'
@@ -160,7 +165,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def brief(rows: Sequence[Row]) -> list[Row]:
-    """The rows with each real number as a text of six digits."""
+    """The rows, with each real number as a text, rounded to six digits."""
     short = []
     for row in rows:
         reals = {name: six_digits(value) for name, value in row.items() if isinstance(value, float)}

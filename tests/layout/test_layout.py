@@ -299,13 +299,13 @@ def test_parts_and_tables() -> None:
     [
         (
             lambda: Layout((4,), ()),
-            r"^loops: got blocks of 4 indices of axis 0 inside of all loops, allowed is 1 index$",
+            r"^loops: got blocks of 4 indices of axis 0 inside of all loops, allowed is 1 index: add a loop over axis 0 with a tile of 1$",
         ),
         (lambda: Layout((4,), (Loop(0, 0),)), r"got a tile of 0, allowed is 1 or more$"),
         (
             lambda: Layout((4,), (Loop(0, 4), Loop(0, 2, 2), Loop(0))),
-            r"got no stride inside of a loop with a stride that is inside of loops without one, "
-            r"allowed is a stride$",
+            r"got no stride, allowed is a stride: the loop is inside of a loop with a stride, which "
+            r"is inside of a loop without one$",
         ),
         (
             lambda: Layout((4,), (Loop(0, 1, -1),)),

@@ -399,7 +399,7 @@ def test_what_is_no_layer_is_refused() -> None:
         (
             {"operators": (conv, Operator("NEG", (3,), (3,)))},
             "operator 1, NEG: is part of no layer, allowed are CONV_2D, DEPTHWISE_CONV_2D, FULLY_CONNECTED, "
-            "AVERAGE_POOL_2D, MAX_POOL_2D, ADD, what single_op_model puts around them, and the kinds of Operation",
+            "AVERAGE_POOL_2D, MAX_POOL_2D, ADD, the operators that single_op_model puts around these, and the kinds of Operation",
         ),
         (
             {"operators": (replace(conv, options={**conv.options, "activation": 4}),)},
@@ -808,13 +808,13 @@ def test_outputs_of_a_sweep_spread(op: str) -> None:
         ({"stride": [0]}, "grid: got stride 0, allowed is a whole number of at least 1"),
         (
             {"kernel": [9], "padding": ["valid"]},
-            "grid: got 1 point, none of which can be: input_shape: got (8, 8, 4), too small",
+            "grid: got 1 point, none of which has a model: input_shape: got (8, 8, 4), too small",
         ),
         (None, "grid: got None, allowed is values by name, such as {'kernel': [1, 3]}"),
         ([], "grid: got [], allowed is values by name"),
         ("abc", "grid: got 'abc', allowed is values by name"),
         ({"kernel": 1.5}, "grid: got kernel 1.5, allowed is a whole number of at least 1"),
-        ({"kernel": []}, "grid: got 0 points, none of which can be: a name has no values"),
+        ({"kernel": []}, "grid: got 0 points, none of which has a model: a name has no values"),
     ],
 )
 def test_a_grid_that_is_not_so_is_refused(

@@ -312,7 +312,7 @@ def test_channels_are_numbered_input_channel_first() -> None:
             "1HWC",
             "HWCM",
             {},
-            "sizes: got no size of C, M, allowed are sizes of all but one of them, such as C=2: they divide the 4 indices of (CM)",
+            "sizes: got no size of C, M, allowed are sizes of all but one of these letters, such as C=2: they divide the 4 indices of (CM)",
         ),
         (
             (1, 2, 3, 4),
