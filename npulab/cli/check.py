@@ -1,5 +1,5 @@
-"""``npulab check`` and ``unread``: captures compared with their emulation, one by one or as a
-model's run, or with a device; fields that lift does not read.
+"""``npulab check`` and ``unread``: compare captures with their emulation, one by one or as a
+model's run, or with a device; list the fields that lift does not read.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def _run_check(options: argparse.Namespace) -> int:
 
 
 def _contents(sides: Sides | None, path: str) -> tuple[str, Document | None]:
-    """Return a path with the document that it holds, None if it holds captures.
+    """Return a path, and the document of a model's run at it, or None if the path holds captures.
 
-    Raises ValueError for a document if captures are to be run on a device.
+    Raises ValueError for a document if ``sides`` are given, because devices run only captures.
     """
     found = document(path)
     if found is not None and sides is not None:
@@ -163,8 +163,9 @@ def _check_against(
 
 @dataclass
 class _Answers:
-    """The results of captures, how many captures are broken or torn, and how many were ``left``
-    because a device could run nothing more."""
+    """The results of captures; how many captures are ``broken`` or ``torn`` and cannot be read; and
+    how many were ``left``, not run, because the device could run nothing more.
+    """
 
     results: list[Any]
     broken: int
@@ -177,12 +178,13 @@ class _Answers:
 
 
 def _each_case(cases: list[store.Case], answers: Iterable[Any], broken: int) -> _Answers:
-    """Sort the answers of captures into results and errors, which are printed, until a device can
-    run nothing more."""
+    """Collect the results of captures, and print and count their errors; end early if the device
+    can run nothing more.
+    """
     found = _Answers([], broken)
     with progress("capture") as bar:
         for number, (case, result) in enumerate(zip(cases, answers, strict=True), 1):
-            # what ran until then has cost time on a board, and is shown
+            # the results until here are kept: on a board they cost time
             if isinstance(result, NotRun):
                 found.left = len(cases) - number + 1
                 of = plural(len(cases), "capture")
@@ -202,7 +204,7 @@ def _each_case(cases: list[store.Case], answers: Iterable[Any], broken: int) -> 
 
 def _told(options: argparse.Namespace, checks: Checks | DeviceChecks, answers: _Answers) -> int:
     """Show the results, and return the exit status."""
-    # if no capture could be read or run, that has been reported
+    # if no capture could be read or run, the errors were printed already
     if checks.results or not answers.unreadable + answers.left:
         show(options, checks)
     if answers.broken or answers.left:
@@ -224,7 +226,9 @@ def _counted(bar: Bar, changes: list[Any]) -> Iterator[Any]:
 def _asked(
     options: argparse.Namespace, cases: list[store.Case], run: Any, ask: Callable[[Capture], Any]
 ) -> Iterable[Any]:
-    """The results of captures, which workers read if they are processes of this machine."""
+    """Return the results of captures in their order. Workers of this machine also read the
+    captures; workers of a cluster get captures that were read here.
+    """
     if options.cluster is None:
         return run(partial(_read_and_asked, options.chip, ask), cases)
     # another machine does not see the files

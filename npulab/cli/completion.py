@@ -32,8 +32,8 @@ def _completion(options: argparse.Namespace) -> None:
 
 
 def command_words() -> Words:
-    """Return two things for each command: the words that stand alone (options, choices of
-    arguments), and the choices of each option.
+    """Return two dicts by command: the words that stand alone (options, choices of arguments), and
+    the choices of each option.
     """
     from npulab.cli.options import declare
     from npulab.cli.shell import COMMANDS as FAMILIES

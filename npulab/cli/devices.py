@@ -19,13 +19,15 @@ SHELL = {"output": "by-status"}  # by name of a setting: the option that states 
 
 
 def program_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of programs that are given, as parameters of ``Command``."""
+    """Return those options of ``OF_PROGRAMS`` that are given, as parameters of ``Command``."""
     given = vars(options)
     return {name: given[name] for name in OF_PROGRAMS if given[name] is not None}
 
 
 def refuse_settings(name: str, text: str, device: object) -> None:
-    """Raise ValueError for an option of programs, ``name``, with another device."""
+    """Raise ValueError if the option ``name``, which only programs have, is given with a device
+    that is no program; ``text`` is the device as it was typed.
+    """
     if not isinstance(device, Command):
         raise ValueError(f"--{name}: got device {text!r}, allowed is a device command:PROGRAM")
 
@@ -33,11 +35,12 @@ def refuse_settings(name: str, text: str, device: object) -> None:
 def asked_device(
     options: argparse.Namespace, good: Capture | None = None, **more: Any
 ) -> Simulated | Command | InProcess | Manual:
-    """Return the device that ``--device`` names; with a good capture, a trial passes if the device
-    gives its output.
+    """Return the device that ``--device`` names. If a good capture is given, a trial passes if the
+    device gives the output of that capture; the simulated device compares with its own output.
 
-    ``more`` are settings of programs that no option of ``OF_PROGRAMS`` states. Raises ValueError
-    for settings of programs with another device.
+    ``more`` are settings of programs that are not in ``OF_PROGRAMS``. Raises ValueError for
+    settings of programs if the device is no program, and for a good capture that hangs on the
+    simulated device.
     """
     settings = {**more, **program_settings(options)}
     expected = None
@@ -59,14 +62,15 @@ def asked_device(
 
 
 def refuse_person(options: argparse.Namespace, found: object) -> None:
-    """Raise ValueError for a device whose runs a person makes."""
+    """Raise ValueError for a device on which a person makes the runs."""
     if isinstance(found, Manual):
         raise ValueError(
             f"--device: got {options.device!r}, allowed is one that runs without a person"
         )
 
 
-# options that ask for controls, each alone
+# controls are captures of known outcome that are run between trials; each of these options asks for
+# them
 CONTROLS = ("controls", "good_control", "bad_control", "every", "fingerprint", "boot", "never")
 
 
@@ -79,7 +83,8 @@ def controlled(
     options: argparse.Namespace, device: Any, good: Capture, bad: Capture | None, **more: Any
 ) -> Controlled:
     """Return a device with the controls that the options ask for; ``good`` and ``bad`` are the
-    controls that no option names."""
+    controls if no option names others. Raises ValueError for a device that a person runs.
+    """
     if isinstance(device, Manual):
         raise ValueError(
             f"--controls: got {options.device!r}, allowed is a device that runs without a person"

@@ -1,5 +1,5 @@
-"""``npulab explore``: plan layers, ask a compiler or a driver, learn laws, again and again;
-resumable.
+"""``npulab explore``: plan layers, ask a compiler or a driver for their captures, learn laws, and
+repeat; a stopped exploration can be continued.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Answered(Answer):
 
     def records(self) -> list[Row]:
         """Return records of these kinds: each batch, each surprise (a wrong prediction), each layer
-        without a capture, the commonest reasons for these, how many jobs of how many are looked at
-        (if not all), each law.
+        without a capture, the commonest reasons why layers have no capture, the number of jobs that
+        are looked at (if some are not), each law.
         """
         rows = [
             *_records("batch", self.found.batches),

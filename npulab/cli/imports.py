@@ -48,7 +48,7 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _of_words(options: argparse.Namespace) -> bool:
-    """True if an option is given that says how words lie which no target describes."""
+    """True if an option is given that describes how words lie in a file without a target."""
     given = options.words, options.parameters, options.bits
     return options.big_endian or any(value is not None for value in given)
 
@@ -84,7 +84,9 @@ def _words_into_sweep(options: argparse.Namespace) -> int:
 
 
 def _cases(options: argparse.Namespace) -> list[Capture | ValueError]:
-    """Return what the path holds; with ``--pattern`` the capture in a text."""
+    """Return the captures that the path holds, with errors in the places of captures that cannot be
+    read; with ``--pattern`` the one capture that is read from a text such as a log.
+    """
     path, pattern = options.path, options.pattern
     if pattern is None:
         refuse_if(options.target, "--target", options.target, "is an NPU with --pattern only")

@@ -19,7 +19,7 @@ from npulab.registers.stated import against, statements
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-# columns of the table of the things in a C header that a register map cannot hold
+# columns of the table of what was lost: parts of a C header that a register map cannot hold
 LOST = ("kind", "name", "where", "why")
 WORDS_SUFFIX = ".bin"  # suffix of a file with the words of one or several jobs
 # suffixes of files that npulab map writes, for its help
@@ -56,7 +56,7 @@ def _map(options: argparse.Namespace) -> int:
 
 def _new(options: argparse.Namespace) -> None:
     dest = options.dest and Path(options.dest)
-    source = getattr(options, "from")  # a word of Python
+    source = getattr(options, "from")  # from is a keyword of Python, so options.from is no syntax
     written = new_target(
         options.name,
         dest,
@@ -83,7 +83,9 @@ def _new(options: argparse.Namespace) -> None:
 
 
 def _opcodes(texts: Sequence[str]) -> dict[str, str]:
-    """Return the alternatives by name of the opcode; raises ValueError for another text."""
+    """Read texts ``NAME=ALTERNATIVE``, and return the alternatives by name of the opcode; raises
+    ValueError for a text in another form.
+    """
     out = {}
     for text in texts:
         name, equals, alternative = text.partition("=")

@@ -57,8 +57,9 @@ def show(options: argparse.Namespace, result: Result) -> None:
 
 
 def tell_stopped(journal: object, holds: str) -> None:
-    """Say on stderr that a search was stopped, and what the file of its journal, if it has one,
-    ``holds``."""
+    """Say on stderr that a search was stopped; if it has a journal in a file, say also what the
+    journal ``holds``.
+    """
     kept = ""
     if journal:
         kept = f", {journal} has every {holds} so far"

@@ -1,5 +1,6 @@
-"""``npulab roles``: what the jobs of captures are in their streams; and the options of other
-commands that choose jobs by it."""
+"""``npulab roles``: list the roles of jobs, that is, what each job is in its stream of jobs; and
+the options by which other commands choose jobs by role.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ def _roles(options: argparse.Namespace) -> None:
 
 
 def chosen_jobs(options: argparse.Namespace) -> dict[str, Any]:
-    """The options that choose jobs, by name, as far as they are given; raises ValueError for two of
-    them."""
+    """Return those options that choose jobs and are given, by name; raises ValueError if two are
+    given.
+    """
     found = {}
     for name in CHOICES:
         value = getattr(options, name, None)
@@ -49,8 +51,10 @@ def chosen_jobs(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def tell_part(looked_at: str, captures: object) -> None:
-    """Say on stderr how many jobs of how many are looked at, if not all are, and how to look at
-    others; ``captures`` is where they lie."""
+    """Say on stderr which part of the jobs a command looks at, and how to look at other jobs; say
+    nothing if ``looked_at`` is empty, which means all jobs. ``captures`` is the path of the
+    captures.
+    """
     # the answer itself goes to stdout, which a program may read
     if looked_at:
         tell(

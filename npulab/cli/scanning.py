@@ -80,7 +80,7 @@ def _scan(options: argparse.Namespace) -> int:
 
 
 def _about(options: argparse.Namespace, capture: Capture, buffer: str | None) -> dict[str, Any]:
-    """Return what a scan's journal is about: all that chooses its runs."""
+    """Return the head of a scan's journal: every setting that decides which runs the scan makes."""
     data = capture.buffers.get(buffer or "", b"")
     if buffer is None:
         data = b""
@@ -125,7 +125,9 @@ def tensor_in(path: Path) -> Any:
 
 
 def _markers(options: argparse.Namespace) -> int:
-    """Write tensors whose values tell all of their elements apart."""
+    """Write marker tensors: their values differ from element to element, so that each element can
+    be found in a buffer.
+    """
     import numpy as np
 
     from npulab.layout import markers

@@ -104,8 +104,7 @@ def _bisect(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of ``Bisection`` that choose its trials and its answer, as JSON has
-    them."""
+    """Return the options of ``Bisection`` that decide its trials and its answer, as JSON values."""
     units = [unit.split(",") for unit in options.unit or []]
     return {
         "flake_rate": _flake(options.flake),
@@ -118,8 +117,10 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _oracle(options: argparse.Namespace, good: Capture, bad: Capture) -> Callable[[Capture], str]:
-    """Return the device, probed with the good capture, with controls and recorded if the options
-    ask for it."""
+    """Return the function that gives a capture's outcome. It asks the device; if the options ask
+    for it, it also asks a second device, runs the good capture after each trial or controls between
+    trials, and records the trials.
+    """
     more = {}
     if options.by_status:
         more = {"output": None}
@@ -151,7 +152,9 @@ def _oracle(options: argparse.Namespace, good: Capture, bad: Capture) -> Callabl
 
 
 def _against(options: argparse.Namespace, first: Any, good: Capture) -> Against:
-    """Return the oracle of both devices, which have to end alike with the good capture."""
+    """Return an oracle that compares two devices: ``first``, and the device of ``--against``.
+    Raises ValueError if they end differently with the good capture.
+    """
     other = device(options.against, good.buffers.get("output"))
     if options.probe or options.symptom == POISONS:
         raise ValueError("--against: got it with --probe or --symptom poisons, allowed is it alone")
@@ -253,8 +256,9 @@ def _laws_of(
     steps: Iterator[int],
     told: dict[str, None],
 ) -> Summary:
-    """Return the laws of a sweep, with its open bits and the plan that the options ask for; add
-    what is to be said on stderr to ``told``."""
+    """Return the laws of a sweep, with its open bits and the plan that the options ask for; add the
+    texts for stderr to ``told``.
+    """
     from npulab.analysis.laws import find_laws
     from npulab.analysis.laws.inputs import candidate_layers, field_bits, named_bits
     from npulab.analysis.laws.summary import Summary
@@ -289,8 +293,8 @@ def _laws_of(
 
 
 def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) -> int:
-    """Show the laws of several roles, and of how often captures have them: one role after another
-    in this process, or each searched by a worker.
+    """Show the laws of several roles, and the laws of how often captures have a role. Roles are
+    searched one after another in this process, or each by a worker.
     """
     from npulab.analysis.laws.by_role import Search, laws_of_roles
 
@@ -304,13 +308,14 @@ def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) 
     if options.field:
         searched = _with_fields(options.field, known, names)
     if len(searched) == len(known):
-        searched.append(PRESENCE)  # of a part of the roles, only the words are asked for
+        searched.append(PRESENCE)  # which captures have a role is searched only if all roles are
     stop = Event()
     unit = "role"
     if not has_workers(options):
         unit = "step"
     with workers_of(options) as executor, progress(unit) as bar:
-        # a bar is moved from this process alone: for each step here, for each role of the workers
+        # only this process moves the bar: at each step of its own search, or at each role that a
+        # worker ends
         search: Search = partial(_laws_and_told, options)
         moved: Any = partial(_move_by_role, bar)
         if executor is None:
@@ -334,8 +339,7 @@ def _laws_and_told(
     steps: Iterator[int] | None = None,
     stop: Event | None = None,
 ) -> tuple[Summary, tuple[str, ...]]:
-    """Return the laws of a sweep, and what is to be said on stderr; set ``stop`` if the search was
-    stopped.
+    """Return the laws of a sweep, and the texts for stderr; set ``stop`` if the search was stopped.
     """
     told: dict[str, None] = {}
     found = _laws_of(options, sweep, bar or _unshown, steps or count(1), told)
@@ -345,11 +349,11 @@ def _laws_and_told(
 
 
 def _unshown(*step: object) -> None:
-    """A bar cannot be moved from other processes."""
+    """A bar that shows nothing, for workers: they cannot move the bar of another process."""
 
 
 def _with_fields(globs: list[str], known: Roles, names: list[str]) -> list[str]:
-    """Return the roles of whose fields a glob matches one; raises LookupError if none does."""
+    """Return the roles that have a field for each glob; raises LookupError if no role has."""
     from npulab.analysis.laws.inputs import field_bits
 
     wanted = []

@@ -30,7 +30,7 @@ ARGUMENTS = {
     "merge": "BASE OURS THEIRS",
 }
 USAGE = "; ".join(map(" ".join, ARGUMENTS.items()))
-FOUND_BY = "npulab laws"  # the author of laws that the shell found
+FOUND_BY = "npulab laws"  # the author, in a session, of laws that npulab laws found
 COUNTS = {
     "new": range(1, sys.maxsize),
     "note": range(2, 3),
@@ -124,8 +124,9 @@ def session_of_laws(file: str, sweep: str, table: str | None) -> Session:
 
 
 def keep_laws(session: Session, sweep: str, laws: Laws, table: str | None) -> None:
-    """Keep the laws of a sweep, and the table of its fields, in a session; laws that were kept so
-    before are replaced."""
+    """Keep the laws of a sweep, and the table of its fields, in a session; laws of the same sweep
+    that this command kept before are replaced.
+    """
     path = session.path_as(session.attach(Path(sweep).absolute()))
     for law in session.laws:
         if (law.by, law.sweep) == (FOUND_BY, path):

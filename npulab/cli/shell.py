@@ -72,7 +72,7 @@ def _run(given: Sequence[str]) -> int:
             warnings.simplefilter("always", UserWarning)
             # Python hides an ImportWarning by default, but people must know whose code runs
             warnings.filterwarnings("always", r"target \w+ runs code", ImportWarning)
-            once = cache(tell)  # each file of a folder may say the same
+            once = cache(tell)  # files of a folder may give the same warning, which is printed once
             warnings.showwarning = lambda message, *_, **__: once(str(message))
             status = int(options.run(options, *filter(None, [rest])) or 0)
         sys.stdout.flush()

@@ -84,8 +84,8 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _refuse(options: argparse.Namespace, what: str) -> None:
-    """Raise ValueError if an option is given that works only on captures; ``what`` says what the
-    path is instead.
+    """Raise ValueError if an option is given that works only on captures; ``what`` says for the
+    error what the path holds, such as a model.
     """
     for name in (
         "case",

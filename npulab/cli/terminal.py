@@ -78,8 +78,8 @@ def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
     """Return the widths of the columns of a table, from the first column on: as many columns as fit
     into ``most`` characters with the gaps between them.
 
-    ``columns`` has the texts of each column. The widest columns are narrowed first, as far as words
-    stay whole.
+    ``columns`` has the texts of each column. The widest columns are narrowed first, but not so far
+    that a word would be broken.
 
     >>> rows = ["field", "in_image_x_size"], ["value", "4"], ["note", "columns of the image, " * 3]
     >>> widths(rows, 80), widths(rows, 60), widths(rows, 40)
@@ -145,15 +145,17 @@ def _text_of_table(table: Table, most: int) -> Text:
 
 
 class Bar(Protocol):
-    """A function that shows the progress of long work: how much is done, of how much, a text."""
+    """A function that shows the progress of long work: its arguments are how much is done, how much
+    there is in all, and a text.
+    """
 
     def __call__(self, done: int, total: int | None = None, text: str = "") -> None: ...
 
 
 @contextmanager
 def progress(unit: str, hidden: bool = False) -> Iterator[Bar]:
-    """Show on stderr how much of the work is done and how long the rest takes; yields the ``Bar``
-    to call.
+    """Show on stderr how much of the work is done and how long the remaining work takes; yields the
+    ``Bar`` to call.
 
     Nothing is shown if stderr is not a terminal, or if ``hidden``, because a person types there.
     """

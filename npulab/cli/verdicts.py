@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from npulab.analysis.bisect import Bisected
     from npulab.captures.controlled import Controlled
 
-HEAD = 2**16  # bytes in which a file says of which kind it is
+HEAD = 2**16  # how many bytes at a file's start are searched for the sign of its kind
 IS_VERDICT = b'"npulab": "verdict"'
 
 
@@ -44,8 +44,10 @@ def _verdict(options: argparse.Namespace) -> int:
 
 
 def refuse_other(option: str, path: str, kind: str, sign: bytes) -> None:
-    """Raise an error for a path that cannot be written, or that has a file which is not of a kind:
-    the ``sign`` of the kind is not in the file's first bytes.
+    """Raise an error if ``path`` cannot be written: ValueError for a folder, and for a path in a
+    folder that does not exist; FileExistsError for a file of another kind.
+
+    A file is of the kind ``kind`` if its first bytes contain ``sign``.
     """
     file = Path(path)
     if file.is_dir() or not file.parent.is_dir():

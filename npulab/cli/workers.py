@@ -14,13 +14,15 @@ from npulab.support.refuse import refuse_if
 
 
 def has_workers(options: argparse.Namespace) -> bool:
-    """True if other processes do the work."""
+    """True if the options let other processes do the work."""
     return options.jobs > 1 or options.cluster is not None
 
 
 @contextmanager
 def workers_of(options: argparse.Namespace) -> Iterator[Workers]:
-    """A context with the executor that the options ask for; None is this process."""
+    """Return a context that gives the executor which the options ask for, or None if this process
+    does the work.
+    """
     refuse_if(options.jobs < 1, "--jobs", options.jobs, "is at least 1")
     if options.cluster is None:
         refuse_if(options.resource, "--resource", "it alone", "is it with --cluster ADDRESS")
@@ -35,8 +37,9 @@ def workers_of(options: argparse.Namespace) -> Iterator[Workers]:
 
 
 def refuse_workers(options: argparse.Namespace, device: object) -> None:
-    """Raise ValueError if a device, which is one machine, would be asked by several processes; on a
-    cluster each worker with the resource has a machine of its own."""
+    """Raise ValueError if several processes would ask one device at once. Workers of a cluster that
+    have the resource of ``--resource`` are allowed: each has a device of its own.
+    """
     if isinstance(device, Simulated) or not has_workers(options) or options.resource is not None:
         return
     name = "--jobs"
@@ -61,7 +64,9 @@ def _resources(text: str | None) -> dict[str, float]:
 
 
 def mapped(executor: Workers) -> Callable[..., Iterator[Any]]:
-    """A function that is called as ``map`` is, and whose calls the workers make."""
+    """Return a function with the arguments of ``map``; its calls are made by the workers, or by
+    this process if ``executor`` is None.
+    """
 
     def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         for _, result in ordered(function, items, executor):

@@ -3,7 +3,7 @@ machine.
 
     python -m npulab.cli.bench emulate 12   # 12 turns in this process, JSON
 
-``npulab bench`` runs that in a process of its own.
+``npulab bench`` runs this command in a new process for each setting.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ def bench(what: str = "emulate", rounds: int = ROUNDS) -> pd.DataFrame:
     """Return a table of measured times and ratios; takes about half a minute.
 
     ``emulate``: emulation against TensorFlow Lite, all 28 layers of MobileNetV1-224; a row per
-    setting and rule: ms, these ms divided by each engine's in the same run, and how many outputs
-    differ from the engine of that rule. ``decode``: a struct of 150 fields in 38 words against
-    libraries for binary data; a row per library: captures a second decoded and encoded, npulab's
-    rate divided by the library's in the same run, and fields that came out wrong.
-    ``attrs["limits"]`` holds, by setting, the rates of this machine that limit the measured ones.
-    Raises LookupError for an unknown benchmark.
+    setting of OpenBLAS (its own choice of kernels, or its AVX-512 kernels) and rounding rule:
+    npulab's milliseconds, these divided by the milliseconds of each engine in the same run, and how
+    many outputs differ from those of the engine that the rule is named after. ``decode``: a struct
+    of 150 fields in 38 words against libraries for binary data; a row per library: how many
+    captures it decodes and encodes in a second, npulab's rate divided by the library's rate in the
+    same run, and how many fields and words came out wrong. ``attrs["limits"]`` holds, by setting,
+    the rates of this machine that limit the measured ones. Raises LookupError for an unknown
+    benchmark.
     """
     need("bench", what, str, f"is one of {', '.join(BENCHES)}")
     return BENCHES[one_of("bench", what, BENCHES)].table(rounds)

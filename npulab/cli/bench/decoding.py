@@ -71,9 +71,9 @@ def struct(seed: int = 0) -> list[Member]:
 
 
 def table(rounds: int) -> pd.DataFrame:
-    """Return a row per library: captures decoded and encoded a second, npulab's rate divided by
-    these, and how many fields and words came out wrong; the row of a library that is not
-    installed says only that it is not installed.
+    """Return a row per library: how many captures it decodes and encodes in a second, npulab's
+    rates divided by the library's, and how many fields and words came out wrong. The row of a
+    library that is not installed says so and has no numbers.
 
     ``attrs["limits"]`` has the rate of a copy (GB/s), and the bytes of a capture and of its values.
     """
@@ -207,7 +207,7 @@ def _single(
     row: Callable[[Any], Any],
 ) -> Codec:
     """Return the codec of functions for one capture."""
-    # rates are per capture, so a slow library may get fewer captures
+    # rates are captures a second, so a slow library may be measured on fewer captures
     return Codec(
         len(captures),
         lambda: list(map(decode, captures)),

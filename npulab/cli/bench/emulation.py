@@ -37,15 +37,17 @@ KERNELS = {
     "tflite builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
     "xnnpack": "AUTO",
 }
-# rules, and the engine that each is named after; gemmlowp is compared with npulab.emulate
+# by rule: the engine that it is named after; gemmlowp has none, and its outputs are compared with
+# those of npulab.emulate
 RULES = {"gemmlowp": "", "tflite-reference": "tflite reference", "xnnpack": "xnnpack"}
 # OpenBLAS' name for its AVX-512 kernels, which it does not choose on every CPU that has them
 WIDE_KERNELS = "SkylakeX"
 
 
 def table(rounds: int) -> pd.DataFrame:
-    """Return a row per setting and rule: ms, these ms divided by each engine's, and how many
-    outputs differ from the engine of that rule.
+    """Return a row per setting (see ``settings``) and rule: npulab's milliseconds, these divided by
+    each engine's milliseconds, and how many outputs differ from those of the engine that the rule
+    is named after.
 
     ``attrs`` holds ``limits`` (rates of matrix product and copy by setting) and ``layers`` (a
     DataFrame of ms per layer and setting).
@@ -151,8 +153,8 @@ def _layer(
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Measure in this process, and return ``layers`` (least ms of each engine and rule, by layer),
-    ``wrong`` (outputs that differ, by rule) and ``limits``.
+    """Measure in this process, and return ``layers`` (for each layer the least ms of each engine
+    and rule), ``wrong`` (outputs that differ, by rule) and ``limits``.
     """
     layers, wrong = [], dict[str, int]()
     engines = {}
