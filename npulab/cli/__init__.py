@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from npulab.cli.shell import main
 
         return main(arguments)
-    except ModuleNotFoundError as error:  # a package, or a module that a target's code imports, is missing
+    except ModuleNotFoundError as error:  # a package or a target's module is missing
         from npulab.support.extras import told
 
         print(f"npulab: {told(error)}", file=sys.stderr)

@@ -339,7 +339,8 @@ def _laws_and_told(
     steps: Iterator[int] | None = None,
     stop: Event | None = None,
 ) -> tuple[Summary, tuple[str, ...]]:
-    """Return the laws of a sweep, and the texts for stderr; set ``stop`` if the search was stopped.
+    """Return the laws of a sweep, and the texts for stderr; set ``stop`` if a person stopped the
+    search.
     """
     told: dict[str, None] = {}
     found = _laws_of(options, sweep, bar or _unshown, steps or count(1), told)

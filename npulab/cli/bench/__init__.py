@@ -3,7 +3,7 @@ machine.
 
     python -m npulab.cli.bench emulate 12   # 12 turns in this process, JSON
 
-``npulab bench`` runs this command in a new process for each setting.
+``npulab bench`` runs this command in a new process, and for ``emulate`` in one for each setting.
 """
 
 from __future__ import annotations

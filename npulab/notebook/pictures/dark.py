@@ -69,8 +69,9 @@ def ink_on(colour: Any) -> str:
 
 @dataclass(frozen=True)
 class Page:
-    """How the parts of a figure change for a page: greys, colour maps, those whose cells have
-    letters on them, and arrays of colours ``(..., 3 or 4)``.
+    """The functions that change a figure's colours for a page: ``grey`` a single colour, ``map`` a
+    colour map, ``lettered_map`` a colour map whose cells have letters on them, ``colours`` an array
+    of colours ``(..., 3 or 4)``.
     """
 
     grey: Callable[[Any], Any]
@@ -150,7 +151,7 @@ def _drawn(artist: Any, put: Callable[..., None], grey: Callable[[Any], Any]) ->
     """Change the colours of a line, a bar or marks that are drawn on paper; marks that are drawn on
     a coloured cell keep their colours.
     """
-    # an artist that shows values, such as a colour bar, follows its colour map
+    # an artist that shows values has no colour of its own: its colour map changes
     scaled = getattr(artist, "get_array", lambda: None)() is not None
     if artist.get_gid() == "on colour" or scaled:
         return
@@ -175,7 +176,7 @@ def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
         if min(box.get_facecolor()[:3]) <= LIGHT + NEUTRAL:
             return
         put(box, "facecolor")
-        put(box, "alpha", lambda _: None)  # the colour has it
+        put(box, "alpha", lambda _: None)  # the changed face colour has its own alpha
     if not ax.images:
         put(text, "color")
         return
@@ -233,8 +234,8 @@ def _paper_swapped(colours: Any) -> Any:
 
 
 def _cleared_map(cmap: Any) -> Any:
-    """Return a colour map that looks the same on white; if it is light, another page shows through
-    its light colours, the more the lighter they are.
+    """Return a colour map that looks the same on white; the light colours of a light map become
+    transparent, the lighter the more, so that another page shows through.
     """
     chosen = cmap(np.arange(cmap.N))
     if _is_light(cmap):
@@ -261,7 +262,9 @@ def _paper_cleared(colours: Any) -> Any:
 
 
 def _without_white(colours: Any) -> Any:
-    """Return colours ``(..., 4)``, as clear as can be, that look on white as the given ones."""
+    """Return colours ``(..., 4)`` that are as transparent as possible, and that look on white as
+    the given colours do.
+    """
     given = np.asarray(colours, float)[..., :3]
     alpha = 1 - given.min(-1, keepdims=True)
     shares = 1 - (1 - given) / np.maximum(alpha, 1e-9)

@@ -246,7 +246,7 @@ def _draw_steps(ax: Any, captured: pd.DataFrame, steps: Sequence[Any]) -> None:
             continue
         colour = f"C{number}"
         line = decided.sort_values("x", kind="stable")
-        # a line is true only if the law has one value at each x
+        # a line is drawn only if the law gives one value at each x: other parameters may change it
         if line.groupby("x").predicted.nunique().max() == 1:
             ax.plot(line.x, line.predicted, "-", color=colour, linewidth=0.8, zorder=1)
         label = _step_label(str(law), str(when), len(steps))
@@ -276,8 +276,8 @@ def _step_label(law: str, when: str, steps: int) -> str:
 
 
 def _field(laws: Any, field: Any) -> Any:
-    """Return the field of ``laws`` that ``field`` means, or the piece of a word if the bits have no
-    law of their own.
+    """Return the field of ``laws`` that ``field`` means, or the bits of a word as a field without a
+    law, if no field of the laws has exactly these bits.
 
     Raises LookupError for an unknown name, an index out of range, or bits outside the words.
     """

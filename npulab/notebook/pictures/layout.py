@@ -18,7 +18,8 @@ from npulab.notebook.pictures.picture import Picture, canvas, legend, write_valu
 
 NUMBERED = 16  # an image of at most this many rows and columns has numbers in its cells
 SHOWN = 192  # how many rows, and how many columns, are drawn, at most
-# bytes of a row of the buffer: the first with which it has no more rows than bytes in a row
+# bytes in a row of the buffer: the first of these that gives at most as many rows as a row has
+# bytes
 WIDTHS = (16, 32, 64, 128)
 LINE = 130  # characters of a line of the title
 NOTHING, PART, MISSING = "#ffffff", "#b0b0b0", "#c4501b"
@@ -31,8 +32,9 @@ def layout_map(layout: Found | Layout | Planes | Table, width: int = 0) -> Pictu
     element. The buffer has ``width`` bytes a row, with the number of the element (last axis
     fastest) that each byte belongs to. Bytes of fill are white, bytes of sums and constants grey,
     elements that are not in the buffer red. Of a large tensor or buffer the first rows and columns
-    are drawn; numbers are written if there is room. Of ``Planes`` the units of bits are drawn, as
-    one more axis. Raises ValueError for a width below 0; 0 leaves the width to the picture.
+    are drawn; numbers are written if there is room. Of a layout ``Planes``, which splits each
+    element into units of a few bits, each unit is drawn, as one more axis of the tensor. Raises
+    ValueError for a width below 0; 0 leaves the width to the picture.
     """
     if isinstance(layout, Found):
         layout = layout.layout

@@ -43,7 +43,7 @@ LABELLED = 17  # bars have their numbers if there are at most this many bars
 BINS = 24
 LINE = 44  # characters in a line of a row's label
 TALL = 0.3  # height of a bar in inches
-TIES = 64  # over a range of this many codes or more, lines at the ties would hide the bars
+TIES = 64  # lines at ties are drawn only over fewer codes: more lines hide the bars
 # the colours of codes, light enough for black text, and distinct for people who do not see all
 # colours; the remainder of a code chooses its colour, so that neighbouring codes differ
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")

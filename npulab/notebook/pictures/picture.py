@@ -86,14 +86,16 @@ class Picture:
 
     def _repr_html_(self) -> str | None:
         """Return the light and the dark picture as HTML if a person sits at the notebook; else
-        None, so that only the light PNG is stored.
+        None, so that the notebook stores only the PNG of ``_repr_mimebundle_``.
         """
         if attended():
             return self.both_html()
         return None
 
     def both_html(self) -> str:
-        """Return the light and the dark picture as HTML; a lab shows the picture of its theme."""
+        """Return the light and the dark picture as HTML; JupyterLab and VS Code show the one that
+        fits their theme.
+        """
         text = html.escape(self.text, quote=True)
         light = base64.b64encode(self._repr_png_()).decode()
         dark = base64.b64encode(self.dark_png()).decode()
@@ -110,7 +112,7 @@ class Picture:
 
 
 def legend(figure: Figure, patches: list[Any], columns: int = 0, **options: Any) -> None:
-    """Put a legend below the axes, in ``columns`` columns, or (0) all patches in one row."""
+    """Put a legend below the axes, in ``columns`` columns; 0 puts all patches in one row."""
     figure.legend(
         handles=patches, loc="outside lower center", ncols=columns or len(patches), **options
     )

@@ -16,9 +16,9 @@ def disproof(numbers: Any, captures: int, searched: int, law: str, note: str = "
     order.
 
     ``numbers`` ``(N,)`` are the numbers of the captures that contradict it, from 0, in any order,
-    of ``captures`` in all; ``searched`` is how many the search had. ``note`` stands behind the law,
-    such as "simulated". Raises ValueError for a number that is not 0 to ``captures - 1``, and for
-    fewer than two captures.
+    of ``captures`` in all; ``searched`` is how many captures the law was found from, which a dashed
+    line shows. ``note`` stands behind the law, such as "simulated". Raises ValueError for a number
+    outside 0 to ``captures-1``, and for fewer than two captures.
 
     >>> disproof([640, 577], 100_000, 400, "ceil(input_h / stride)")
     ceil(input_h / stride): 2 captures of 100000 contradict it, first the capture 577

@@ -20,7 +20,7 @@ LISTED = 40  # how many kernels have a row of numbers, at most
 NAME = 24  # a longer name is cut to this many letters in its row
 # labels that are nearer to each other than these shares of the axes' width and height are stacked
 NEAR = (0.035, 0.05)
-LEVELS = 6  # labels in a stack; the label after them starts again at the bottom
+LEVELS = 6  # labels in a stack, at most; the next label starts a new stack at the bottom
 QUIET = "#6e6e6e"
 
 

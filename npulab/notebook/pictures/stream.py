@@ -128,8 +128,8 @@ def _summary(table: pd.DataFrame, sizes: dict[str, str]) -> str:
 
 
 def _most_of_byte(kinds: ndarray) -> ndarray:
-    """Return for each byte the kind that most of its bits have, as an index into ``NAMES``; the
-    lowest index if several kinds have as many.
+    """Return for each byte the kind that most of its bits have, as an index into ``NAMES``; of
+    kinds with equally many bits, the one with the lowest index.
     """
     byte = np.arange(len(kinds)) // 8
     bits = np.bincount(byte * len(NAMES) + kinds, minlength=len(kinds) // 8 * len(NAMES))
@@ -138,7 +138,7 @@ def _most_of_byte(kinds: ndarray) -> ndarray:
 
 def _stream_starts(table: pd.DataFrame) -> list[tuple[int, str]]:
     """Return (byte, label) for each place to mark: the header before the streams, the start of each
-    core's stream, and biases that follow the streams and belong to no core.
+    core's stream, and the biases after the streams, if they belong to no core.
     """
     of_cores = table[table.core.notna() & (table.kind != "core size")]
     starts = of_cores.groupby("core").byte.min()

@@ -191,8 +191,8 @@ class Contents:
 
     @property
     def registers(self) -> RegisterMap:
-        """The session's register map, with the edits of its draft that are not saved; raises
-        LookupError if the session has no map.
+        """The session's register map, with the edits of its draft that are not saved in the map's
+        file yet; raises LookupError if the session has no map.
         """
         if self.map is None or self.map.steps:
             return self.draft.map

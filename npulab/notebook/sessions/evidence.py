@@ -89,7 +89,7 @@ class Evidence:
 
     def defined(self, anchor: Anchor) -> list[Row]:
         """Return how the map describes the field or the register of an anchor, as rows of
-        ``DEFINED``; the captures' own map is used if the session has none.
+        ``DEFINED``; if the session has no map, the maps of the captures at the anchor are used.
         """
         rows: dict[tuple[str, Field], Row] = {}
         for path, capture in self.at(anchor).items():

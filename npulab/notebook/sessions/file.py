@@ -24,11 +24,11 @@
 Notes, bookmarks, laws and figures have an id as key, captures and journals their path from the
 file's folder, views a name. The blank lines of the notes are a ruler: notes that two people add
 come between different lines of it, so that git can merge them. Names that only a newer npulab knows
-are kept; a file of a later version of the format is refused.
+are kept in the file; a file of a later version of the format is refused.
 
-An item that is added to a large session is appended as a line after the object,
-``{"notes": {"1c40f5e1a9b2": {...}}}``, until the file is written anew with all items inside. A
-last line without its end is the rest of a line that a crash cut off, and not part of the session.
+An item that is added to a large session is appended after the object as a line such as ``{"notes":
+{"1c40f5e1a9b2": {...}}}``. When the file is written anew, all items are inside the object. If the
+last appended line has no line end, a crash cut it off, and it is not part of the session.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ BY_ID = ("bookmarks", "figures", "laws", "notes")
 MARKS = "conflict"  # the key under which an item has the ids of items that contradict it
 RULER = tuple("0123456789abcdef~")
 MOST_BYTES = 2**22
-MOST_PARTS = 2**17  # the most JSON values in a file: each takes memory, however short
+MOST_PARTS = 2**17  # the most JSON values in a file: even a short value takes memory
 DEEPEST = 24
 WIDTH = 110
 MOST_LINES = 500  # a longer text is kept as one string, not as a list of lines
@@ -135,8 +135,8 @@ def appended(kind: str, key: str, item: Any) -> bytes:
 
 
 def whole_lines(data: bytes) -> int:
-    """Return the number of bytes of a session's file, less the rest of a last line that a crash cut
-    off.
+    """Return the number of bytes of a session's file, without a last appended line that a crash cut
+    off, so that it has no line end.
     """
     end = data.rfind(b"\n") + 1
     last = data[end:]
@@ -200,7 +200,7 @@ def checked(document: Any, where: str) -> Document:
 
     try:
         _schema()(out)
-    except JsonSchemaValueException:  # checked again part by part, to report the place of the fault
+    except JsonSchemaValueException:  # each part is checked to find the fault
         for name in SCHEMA["properties"]:
             if name in SECTIONS and isinstance(out[name], dict):
                 for key, item in out[name].items():
@@ -214,8 +214,8 @@ def checked(document: Any, where: str) -> Document:
 
 
 def _check_part(part: Document, where: str, place: str, named: str) -> None:
-    """Raise ValueError if a part of a document breaks the schema; ``named`` is how the schema's
-    error names ``place``.
+    """Raise ValueError if a part of a document breaks the schema; ``where`` is the file, ``place``
+    the part's name in error texts, ``named`` its name in the schema's own errors.
     """
     from fastjsonschema import JsonSchemaValueException
 
@@ -347,8 +347,8 @@ def canonical(value: Any) -> str:
 
 
 def id_of(*parts: Any) -> str:
-    """Return an id of twelve hexadecimal digits, a hash of the content: a note that is added twice
-    has one id.
+    """Return an id of twelve hexadecimal digits, a hash of the content: equal notes have equal ids,
+    so that a note that is added twice is one note.
     """
     return hashlib.sha256(_json(parts).encode()).hexdigest()[:12]
 
@@ -356,8 +356,8 @@ def id_of(*parts: Any) -> str:
 def _layout(value: Any, indent: int, broken: int) -> str:
     """Return JSON text with each value on one line if it fits.
 
-    The outer ``broken`` levels are always broken into lines, and so are lists of texts (the lines
-    of a note).
+    Two kinds of values have a line for each element even if they would fit on one line: those of
+    the outermost ``broken`` levels, and lists of texts (the lines of a note).
     """
     text = _json(value)
     if not isinstance(value, dict | list) or not (value or broken):

@@ -13,7 +13,7 @@ from npulab.notebook.sessions.file import MARKS, as_kept, as_text
 @dataclass(frozen=True)
 class Anchor:
     """The place that an item refers to: a register, a field, ``size`` bytes of a buffer from
-    ``offset``, or a capture; the session itself if all is blank.
+    ``offset``, or a capture. If every value is blank, the place is the session itself.
 
     Raises ValueError if the given values do not make a place.
 

@@ -84,8 +84,12 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
 
 
 def _chosen(was: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    """Return the version of an item that stays, None if it is deleted, and the other version if
-    both sides changed the item, else None; ``was`` is the version that both sides began with.
+    """Return two versions of an item: the one that stays (None if the item is deleted), and the one
+    that contradicts it (None unless both sides changed the item in different ways; a deletion gives
+    no second version).
+
+    ``was`` is the version that both sides began with; ``a`` and ``b`` are those of the sides, None
+    if a side has no such item.
     """
     if a == b or b == was:
         return a, None
@@ -98,7 +102,9 @@ def _chosen(was: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _conflicts(base: Document, ours: Document, theirs: Document) -> Document:
-    """Return the entries of ``conflicts`` of both sides that neither side resolved."""
+    """Return the entries of ``conflicts`` that stay: those that are new on a side, and those that
+    both sides still have.
+    """
     was = base.get("conflicts", {})
     a = ours.get("conflicts", {})
     b = theirs.get("conflicts", {})

@@ -56,7 +56,7 @@ KINDS = ("session", "capture", "register", "field", "bytes")
 MOST_BYTES = 2**24  # the largest journal or figure that is read
 LINE, MOST_LINES = 16, 64  # bytes in a line, and the most lines, of the bytes that are shown
 NAMED = 4  # how many changed fields a row names, at most
-DIGITS = 12  # of a sha256 that are shown; the session's file has all
+DIGITS = 12  # how many digits of a sha256 are shown; the session's file has all
 MOST_ROWS = 400  # the most rows that a table shows
 LAWS = (
     "field",
@@ -67,7 +67,7 @@ LAWS = (
     "captures",
     "by",
 )
-SHORT = 12  # letters: a cell of shorter words has no line breaks inside a word
+SHORT = 12  # a cell breaks lines inside a word only if a word has more letters than this
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Title:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph of plain text; ``look`` is True if the reader must take notice of it."""
+    """A paragraph of plain text; ``look`` is True for a warning, which the page marks."""
 
     text: str
     look: bool = False
@@ -541,7 +541,7 @@ def _bisection(held: Bisected, journal: Journal, known: Evidence) -> Iterator[Pi
             outcome += " (a guess)"
         rows.append((str(number), outcome, _first_names(trial.subset), trial.reason))
     yield TextTable(("trial", "outcome", "changed", "why"), tuple(rows))
-    # commands with captures of other names than the journal's would fail
+    # bisect refuses a journal of other captures, so no command is shown for those
     for name, capture in (("good", good), ("bad", bad)):
         if capture is None or journal.about.get(name) != capture.name:
             return

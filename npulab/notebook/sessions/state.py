@@ -100,7 +100,7 @@ class Session(Contents):
         self._lines: Lines | None = None  # the writer of appended lines
         self._folding = False
         if self.path is not None and self.path.exists():
-            # taken before the file is read, so that a write during the reading is noticed
+            # the stamp is older than the bytes, so that a write during the reading is noticed
             stamp = _stamp(self.path)
             self._take(*on_disk(self.path), stamp)
             self._document = copy.deepcopy(self._read)
@@ -452,9 +452,9 @@ class Session(Contents):
     def _append(self, kind: str, key: str, item: Any) -> None:
         """Save the item that was added last.
 
-        A large file gets the item as a line at its end; it is written anew only when the lines
-        after the object are a quarter of it, so that a thousand notes take ten times as long as a
-        hundred.
+        A large file gets the item as a line at its end; it is written anew only when the appended
+        lines are a quarter of it, so that the mean time of adding a note does not grow with the
+        number of notes.
         """
         assert self.path is not None
         line = appended(kind, key, item)
@@ -479,7 +479,7 @@ class Session(Contents):
         """
         held = self._bytes or b""
         behind = len(held) + more - self._whole
-        parts = self._weight[1] + 2 * (self._behind + 1)  # a line has two braces of its own
+        parts = self._weight[1] + 2 * (self._behind + 1)  # with the line's outer braces
         is_long = self._whole >= SMALL and behind <= self._whole // PART
         return (
             is_long

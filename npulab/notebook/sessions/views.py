@@ -39,7 +39,7 @@ STATE = (
     "at",
 )
 CAPTURES = ("capture", "reference", "good", "bad", "a", "b")
-# arguments of views that are not captures
+# arguments of views whose values are no captures
 DRAFT, COMPARISON, DATA = "draft", "comparison", "data"
 
 

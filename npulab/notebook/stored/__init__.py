@@ -1,4 +1,4 @@
-"""Stored results of notebook cells that need a package which may be missing."""
+"""Stored results of notebook cells, shown where the package that a cell needs is missing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A bisection to watch, to answer and to run: the search for the field that breaks a capture, with
-a person or an oracle that says the outcomes.
+"""A bisection as a view: the search for the fields that break a capture. A person or an oracle says
+the outcome of each trial.
 
 ``BisectModel`` holds the state and all the logic and needs no browser; ``BisectView`` shows it.
 """
@@ -60,8 +60,8 @@ POLL = 0.05  # seconds between looks whether an earlier run has released the dev
 
 
 class Row(NamedTuple):
-    """A part that differs, as texts: its place, its name, its value in the good capture and in the
-    bad one.
+    """A part (a field, a buffer or a whole job) in which the captures differ, as texts: its place,
+    its name, its value in the good capture and in the bad one.
     """
 
     where: str
@@ -85,8 +85,8 @@ class BisectModel(Model):
     this state. ``trial`` is the number of the present trial, from 1, ``reason`` why this trial is
     made, ``chosen`` the indices of ``parts`` that it takes from the bad capture; ``turn`` never
     repeats, so that an answer can be matched with its question. All of these and ``counts`` (trials
-    by outcome), ``suspects`` (text, probability), ``shares`` (the probability of each of ``parts``
-    that it has a part in the failure, in whole hundredths), ``left`` (about how many trials),
+    by outcome), ``suspects`` (text, probability), ``shares`` (for each of ``parts`` the probability
+    that it contributes to the failure, in whole percent), ``left`` (about how many trials),
     ``progress`` (0 to 1), ``log`` (the last trials: number, outcome, parts changed, seconds),
     ``note`` (an error) and ``found`` (the result as texts) can be observed, but not set.
 
@@ -250,7 +250,9 @@ class BisectModel(Model):
         self._turn(outcome, partial(self.session.tell, outcome))
 
     def undo(self) -> None:
-        """Take the last outcome back; after ``again``, only take that question back."""
+        """Take the last outcome back; right after ``again``, take back only the repeated
+        question.
+        """
         self._turn("undo", self.session.undo)
 
     def again(self) -> None:
@@ -280,7 +282,7 @@ class BisectModel(Model):
                 self._thread = threading.Thread(
                     target=work, name=f"bisect {self.title}", daemon=True
                 )
-                self._thread.start()  # its first trial waits for the lock
+                self._thread.start()  # the thread's first trial waits for the lock
             self._publish("runs")
         if wait:
             work()
@@ -331,7 +333,7 @@ class BisectModel(Model):
                 f"{act}: got a view that has ended, allowed is the newer view; {self._retired}"
             )
         refused = act not in self.allowed
-        if act == "run":  # run may bring an oracle, and does nothing if all is done
+        if act == "run":  # run may bring an oracle; with no trial left it does nothing
             refused = self.state in RUNNING
         allowed = ", ".join(self.allowed) or "to wait"
         refuse_if(refused, act, f"it in state {self.state!r}", f"is then {allowed}")
@@ -344,10 +346,10 @@ class BisectModel(Model):
     def _publish(self, state: str, note: str = "", turned: bool = False) -> None:
         """Set every trait from the session; observers are called when all are set.
 
-        ``turned`` is True if a new question is asked.
+        ``turned`` is True if the page's question is a new one, so that ``turn`` goes up.
         """
         session = self.session
-        trying = session.trial  # read first, as looking for a trial may end the search
+        trying = session.trial  # read before the result: looking for a trial may end the search
         counts = Counter(trial.outcome for trial in session.journal)
         log = []
         for number, trial in enumerate(session.journal, 1):

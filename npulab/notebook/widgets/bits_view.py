@@ -29,9 +29,11 @@ from npulab.support.text import plural
 
 LARGEST = 2**WORD_BITS - 1
 CHANGES_NAMED = 4  # how many changed fields the summary names, at most
-NARROW = {1: 14, 2: 30, 3: 46}  # pixels for a short name above a run of so many bits, gap left out
-# Pixels of the letters that are not ``LETTER`` wide, in DejaVu Sans of 11 pixels: of the fonts that
-# pages have, the widest that is common.
+# by number of bits in a run: how many pixels wide a name above the run may be, without the gap to
+# the next name; a name above a wider run is not shortened
+NARROW = {1: 14, 2: 30, 3: 46}
+# The width in pixels of a letter, and of the letters that are wider or narrower, in DejaVu Sans of
+# 11 pixels. It is the widest of the fonts that pages commonly have.
 LETTER = 7
 LETTER_WIDTHS = (
     "ijlIJ 3.2, ft 4.3, r_ 5.5, cszLF 6.3, KABVXZRC 7.7, UNHDGOQ 8.7, w 9, M 9.5, mW 10.9"
@@ -198,8 +200,8 @@ class Rows:
 
     @cached_property
     def shorts(self) -> dict[tuple[int, int], str]:
-        """By place (word, lsb) of each run of bits that has no room for its name, a text that has;
-        in a word they all differ.
+        """Short names by place (word, lsb): one for each run of 1 to 3 bits of a named field, as
+        the whole name may have no room above so few bits. The short names in a word all differ.
         """
         out = {}
         for word, line in enumerate(self.cells):
@@ -262,8 +264,8 @@ class BitsModel(ActingModel):
     numbers from 0 to 100, bit 0 first). ``read`` goes up by 1 when the words are read with another
     map.
 
-    Raises ValueError for words that do not fit, for a filter that is none, and for laws or a sweep
-    of another block.
+    Raises ValueError for words that do not fit, for a text that is not a filter, and for laws or a
+    sweep of another block.
     """
 
     words = Words()
@@ -424,10 +426,11 @@ class BitsModel(ActingModel):
     def about(self, index: int) -> dict[str, Any]:
         """Return the facts about a field that do not depend on the words.
 
-        ``own`` is the name without block and register, ``pieces`` are [word, lsb, width],
-        ``shorts`` has for each of them the name that has room above it, or "" if the whole name may
-        stand there, ``known`` is evidence, note and laws as text, ``law`` the laws at its
-        end, ``reads`` the fields that these name, ``kind`` is the evidence without its case.
+        ``own`` is the name without block and register. ``pieces`` has [word, lsb, width] of each
+        piece, ``shorts`` the short name of each piece, or "" if its whole name is shown. ``known``
+        is one text of evidence, note and laws; ``law`` is its last part, the laws, and ``reads``
+        has the fields that these laws read. ``kind`` is the evidence without its case (``C:a``
+        gives ``C``), ``choices`` the first names of its enum.
         """
         item = self.rows.fields[index]
         known = [f"evidence {self.evidence(item.evidence)}"]
@@ -568,10 +571,13 @@ def _blocks_of(registers: RegisterMap) -> tuple[str, ...]:
 
 
 def _short(name: str, names: Sequence[str], room: float, taken: Collection[str]) -> str:
-    """Return a text of at most so many pixels for a name, which is not ``taken``: the name without
-    the parts that it shares with another of the ``names``; or its initials, or its beginning, with
-    the number at its end, if it has one; or the initials of all its parts. If all are taken, the
-    last letter counts on.
+    """Return a short form of a name that is at most ``room`` pixels wide and is not ``taken``; ""
+    if there is none.
+
+    The first parts that the name shares with another of the ``names`` are left out. Of what is left
+    the forms are tried in this order: its beginning with the number at its end, if it has one; its
+    initials or its beginning (the beginning first if all of it has room or it has a single
+    initial); the initials of the whole name; its beginning with a digit or letter that counts on.
 
     >>> _short("in_image_y_offset", ["in_image_y_offset", "in_image_x_offset"], 46, [])
     'y_offset'
@@ -606,7 +612,7 @@ def _short(name: str, names: Sequence[str], room: float, taken: Collection[str])
 
 
 def _begin(text: str, room: float) -> str:
-    """Return as many of the first letters as have room."""
+    """Return the first letters of a text, as many as ``room`` pixels hold."""
     count = len(text)
     while letters_width(text[:count]) > room:
         count -= 1
@@ -659,8 +665,9 @@ def meant(item: Field, raw: int) -> str:
 
 
 def change_text(item: Field, old: int, new: int) -> str:
-    """Return two values of a field with an arrow between them; of bits that nobody named, the raw
-    values in base 16, and the bits that differ."""
+    """Return two values of a field with an arrow between them; for bits that nobody named, the raw
+    values in hexadecimal, and the bits that differ.
+    """
     if item.automatic:
         return f"{old:#x} → {new:#x}, xor {old ^ new:#x}"
     return f"{meant(item, old)} → {meant(item, new)}"
@@ -708,7 +715,8 @@ def _html_row(model: BitsModel, word: int) -> str:
 def _html_field(model: BitsModel, cell: Cell) -> str:
     item, piece = model.rows.fields[cell.field], cell.piece
     lowest = next(other for other in item.pieces if other.word in model.rows.slots)
-    # only the lowest piece shows the value; other pieces show which bits of it they are
+    # the piece with the value's lowest bits shows the value; each other piece shows which of the
+    # value's bits it holds
     if piece != lowest:
         return html.escape(f"{item.name}{span(piece.at, piece.width)}")
     _, _, value = model.values[cell.field].partition(" = ")

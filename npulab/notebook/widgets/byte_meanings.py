@@ -21,7 +21,7 @@ from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
 from npulab.support.text import plural
 
-MOST_KINDS = 31  # the most kinds that five bits can number, as 0 is no meaning
+MOST_KINDS = 31  # a kind is numbered in five bits, where 0 stands for no meaning
 OTHER = "other"
 FILL = "fill"
 BYTE_BITS = 8
@@ -330,8 +330,8 @@ def _span(piece: Piece) -> str:
 
 
 def _most(kinds: ndarray) -> ndarray:
-    """Return the commonest number of each row ``(n, 8) uint8``; of numbers that are equally common,
-    the first in the row.
+    """Return the commonest number of each row ``(n, 8) uint8``; of equally common numbers, the one
+    that occurs first in the row.
     """
     out = kinds[:, 0].copy()
     mixed = np.flatnonzero((kinds != out[:, None]).any(1))

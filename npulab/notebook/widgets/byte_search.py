@@ -26,7 +26,7 @@ ELEMENTS = ("bytes", "text", *NUMBERS)
 MOST_PATTERN = 256  # the longest pattern, in bytes
 MOST_DIGITS = 80  # the longest number that is read, in digits
 WHOLE = 255
-FEW = 64  # if fewer than one byte in this many is a candidate, candidates are tested one by one
+FEW = 64  # if fewer than one offset in this many may match, each of them is tested
 
 
 class Pattern(NamedTuple):

@@ -370,7 +370,7 @@ class ByteModel(Model):
         """
         axis = self.axis
         old = self.data[first : first + len(value)].tobytes()
-        self.data = self.data.copy()  # the old array may be the reference
+        self.data = self.data.copy()  # a copy is changed, as the reference may be this array
         self.data[first : first + len(value)] = np.frombuffer(value, np.uint8)
         self._read(self._items)
         self._search(None)
@@ -458,7 +458,7 @@ class ByteModel(Model):
         fill = runs_of(self.data, RUN) & (self.kind_of == 0)
         if FILL in kinds:
             fill |= self.kind_of == kinds.index(FILL) + 1
-        # each status below replaces the ones above it
+        # a later status overwrites an earlier one
         statuses = np.full(self.size, self._unchanged, np.uint8)
         statuses[self.data == 0] = ZERO
         statuses[fill] = FILLED

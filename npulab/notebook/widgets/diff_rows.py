@@ -70,7 +70,9 @@ class DiffRow:
 
     @property
     def of_job(self) -> bool:
-        """True if the row stands for a whole job; ``known`` then says what was done to it."""
+        """True if the row stands for a whole job; ``known`` then says whether the job was put in,
+        left out or moved.
+        """
         return self.register == JOB
 
     @property
@@ -133,7 +135,8 @@ class DiffRow:
         """True if a glob matches the field's name, alone or with the names of register, or block
         and register, in front.
 
-        A pattern without ``*``, ``?`` and ``[`` may stand anywhere in the name. Case is ignored.
+        A pattern without ``*``, ``?`` and ``[`` matches each name that contains it. Case is
+        ignored.
         """
         glob = pattern.casefold().strip()
         if not any(letter in glob for letter in "*?["):
@@ -146,8 +149,8 @@ class DiffRow:
 def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRow, ...], int]:
     """Return the rows of ``npulab.diff`` sorted by place, and the number of fields that are equal.
 
-    Jobs with the same difference share a row. Jobs that only one of two captures has, or that stand
-    elsewhere, come first, a row each.
+    Jobs with the same difference share a row. If jobs were put in, left out or moved between two
+    captures, each of these jobs has a row, and these rows come first.
     """
     captures_a, captures_b = _fields_of(a, b)
     every: dict[Key, Field] = {}

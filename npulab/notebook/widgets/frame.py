@@ -200,11 +200,11 @@ class View(anywidget.AnyWidget):
 
     ``_linked`` names the traits that the page may set, ``_followed`` the traits that it only reads,
     ``_together`` the traits that it reads and gets in one message when the model's ``turn``
-    changes. A trait that one of ``more`` models has is taken from there only if ``model`` lacks it.
-    ``_fixed`` names attributes of the model that the page gets as lists when the view is made.
-    Traits that the view does not declare are copied from ``_of``, the class of the model; the page
-    gets all traits of the view except ``_kept``. A public attribute that the view does not have is
-    looked up in the model.
+    changes. A view may have further models, ``more``; a trait comes from them only if ``model``
+    does not have it. ``_fixed`` names attributes of the model that the page gets as lists when the
+    view is made. Traits that the view does not declare are copied from ``_of``, the class of the
+    model; the page gets all traits of the view except ``_kept``. A public attribute that the view
+    does not have is looked up in the model.
     """
 
     title = Unicode().tag(sync=True)

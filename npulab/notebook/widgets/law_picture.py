@@ -18,7 +18,7 @@ from npulab.support.late import pd
 
 # the most points, curves and names in a picture, so that it is drawn quickly and can be read
 MOST_POINTS = 300
-MOST_CURVES = 5  # curves of a law, one per combination of its other parameters
+MOST_CURVES = 5  # the most curves of a law; each is for one combination of its other parameters
 MOST_RIVAL_CURVES = 3
 GRID = 160  # points of a curve
 MOST_HOVERED = 6  # parameters in a point's hover text

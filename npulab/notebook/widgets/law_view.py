@@ -392,7 +392,7 @@ class LawView(View):
 
 def _runs_of_bits(laws: Any, status: ndarray) -> tuple[RunOfBits, ...]:
     """Return runs that together have every bit once, by word and lowest bit: the fields of the
-    laws, and neighbouring other bits of the same status.
+    laws, and, of bits that no field has, neighbours of the same status.
     """
     rest = status.astype(object)
     runs = []
@@ -414,9 +414,7 @@ def _runs_of_bits(laws: Any, status: ndarray) -> tuple[RunOfBits, ...]:
 
 
 def _worst(names: ndarray) -> str:
-    """Return one status for a field whose bits have several: the status that leaves most to be
-    found out.
-    """
+    """Return one status for a field whose bits have several: the status that leaves most open."""
     order = ("open", "rivals", "nuisance", "law", "constant", "never exercised")
     return min(map(str, names), key=order.index)
 

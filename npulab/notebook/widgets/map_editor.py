@@ -114,12 +114,13 @@ class MapModel(ActingModel):
     def _act(self, message: Any) -> str:
         """Act on a message whose ``do`` is one of ``ACTS``.
 
-        ``cell`` has field, column and text (as the column shows it, an
-        enum with its names as ``enum:mode 0=off 1=on``, bits as ``12:4``), ``split`` has field and
-        text (``low:2 4``: name and width of each piece, lowest bits first), ``join`` has field and
-        text (``other as name``; the field has the lowest bits), ``add`` has field and text (``name
-        12:4``, in the register of the field), ``save`` has text, the path of a new file, or "" for
-        the draft's own file.
+        ``cell`` has ``field``, ``column`` and ``text``: the text of that cell as the column shows
+        it, such as ``12:4`` for bits or ``enum:mode 0=off 1=on`` for an enum with its names. The
+        messages ``split``, ``join`` and ``add`` have ``field`` and ``text``. For ``split`` the text
+        is ``low:2 4``: name and width of each piece, lowest bits first. For ``join`` it is ``other
+        as name``; ``field`` gives the lowest bits of the joined field. For ``add`` it is ``name
+        12:4``; the new field lies in the register of ``field``. ``save`` has ``text``: the path of
+        a new file, or "" for the draft's own file.
         """
         if not isinstance(message, Mapping) or message.get("do") not in ACTS:
             raise ValueError(f"got {str(message)[:80]!r}, allowed is one of {', '.join(ACTS)}")
@@ -269,7 +270,7 @@ class MapModel(ActingModel):
         blocks = [block for block, _, _ in draft.map.registers]
         items = list(draft.map)
         first = 0
-        if len(own) != len(blocks):  # the map has more blocks than the job's
+        if len(own) != len(blocks):  # the map may have other blocks than the job's
             items = [item for item in items if item.block == job.block]
             first = blocks.index(job.block)
         words[first : first + len(own)] = job.words

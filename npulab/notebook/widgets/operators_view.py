@@ -1,5 +1,5 @@
-"""A model on an NPU: its operators, the jobs that each became, and the fields of a job; and back,
-from a field to the operators and their values of it.
+"""A model on an NPU: its operators, the jobs of each operator, the fields of each job, and the
+values that a field has in the jobs of each operator.
 
 ``OperatorsModel`` holds the state and all the logic and needs no browser; ``OperatorsView`` shows
 it.
@@ -58,7 +58,8 @@ class OperatorsModel(Model):
     ``fields`` (``FieldRow`` as lists) and ``values`` (for each operator its values of the chosen
     field in jobs of the same block, as text; "" if it has none).
 
-    Raises ValueError for no operators, TypeError for one that is no name with a capture or reason.
+    Raises ValueError for no operators, TypeError for an operator that is not a pair of a name and a
+    capture, or of a name and a reason.
 
     >>> from npulab.captures.capture import Job
     >>> from npulab.registers.map import RegisterMap
@@ -121,7 +122,7 @@ class OperatorsModel(Model):
 
     @property
     def rows(self) -> list[list[str]]:
-        """For each operator its name, and how many jobs it is, or why it is none."""
+        """For each operator its name, and the number of its jobs or the reason why it has none."""
         rows = []
         for one in self.operators:
             told = one.reason

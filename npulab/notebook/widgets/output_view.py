@@ -19,7 +19,7 @@ from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_ht
 from npulab.quant.floats import steps
 from npulab.support.refuse import need
 
-MOST_CELLS = 512  # most cells a side; several outputs share a cell if there are more
+MOST_CELLS = 512  # most cells a side; cells of a larger picture hold several outputs
 SHADES = 255
 EQUAL = 128  # the shade of outputs that are equal
 MOST_CHANNELS = 1024  # how many channels a view lists, at most

@@ -235,7 +235,7 @@ class RegisterModel(JobBits):
 
     @observe("words")
     def _remember(self, change: Any) -> None:
-        # if somebody sets the words to those before the last change, that counts as its undo
+        # setting the words to what they were before the last change counts as undoing it
         if self._history and self._history[-1] == change.new:
             self._undone.append(change.old)
             self._history.pop()

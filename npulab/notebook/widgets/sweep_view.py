@@ -26,11 +26,11 @@ from npulab.registers.map import RegisterMap
 from npulab.support.refuse import near, need
 from npulab.support.text import part_said, plural
 
-BINS = 64  # how many steps a field's line has, at most
+BINS = 64  # the most points in the line of a field
 HIGHEST = 255
 MOST_READS = 8  # most different reads after a write that are shown
 MOST_PLOTTED = 4  # fields in the plot, at most
-PLOT_BINS = 256  # steps of a field's line in the plot, at most
+PLOT_BINS = 256  # the most points in a field's line in the plot
 PLOT_HIGHEST = 1000
 
 
@@ -271,7 +271,7 @@ class WritesModel(SweepModel):
             slot = slot_of[offset]
             word = rows.slots.index(slot)
             self._written.append((word, names[slot], hex(offset), hex(value)))
-        # by the text of the number of the write before, as a parameter may hold anything
+        # by number of the write before, as text
         self._answers: dict[str, list[list[str]]] = {}
         rows_read: Any = capture.parameters.get(READS)
         if is_records(rows_read) and len(capture.jobs) == 1:
