@@ -1,5 +1,6 @@
-"""Which field breaks it: the culprits among the fields that differ between a good and a bad
-capture."""
+"""Which field breaks a job: a search for the culprits among the fields that differ between a good
+and a bad capture.
+"""
 
 from __future__ import annotations
 
@@ -74,12 +75,13 @@ __all__ = [
 ]
 
 Oracle = Callable[[Capture], str]
-# Most trials that may hang. Each hang costs a reboot, so after these a person should look: perhaps
-# fields that belong together have to be declared as units.
+# Most trials that may hang. Each hang costs a reboot, so a person should look at the answer after
+# these: fields that belong together may have to be declared as units.
 MAX_HANGS = 50
 SYMPTOMS = (*ANSWERS[1:], POISONS)
-# what the search is told of an outcome that only trials with controls have: the good job passed
-# before and after, so that it is the job which is not executed or reboots the device
+# The outcomes that only trials with controls have, each with the outcome that the search is told.
+# The good job passed before and after such a trial, so the fault lies in the job and not in the
+# device.
 COUNTS_AS = {NOT_EXECUTED: "fail", REBOOTS: "hang"}
 SAID_OF = {
     REBOOTS: "rebooted the device, which counts as a hang",
@@ -103,9 +105,10 @@ SAID = (
 
 @dataclass(frozen=True)
 class Trying:
-    """A trial: ``capture`` is the good one, which has ``jobs`` jobs, with the parts ``changed`` as
-    the bad one has them, and ``reason`` says why it is tried. If ``idle`` is the key of a changed
-    part, a no-operation stands in place of its job."""
+    """A trial: ``capture`` is the good capture, which has ``jobs`` jobs, with the parts ``changed``
+    as in the bad one. ``reason`` says why it is tried. If ``idle`` is the key of a changed part, a
+    no-operation stands in place of the job of that part.
+    """
 
     capture: Capture
     changed: tuple[Difference, ...]
@@ -115,12 +118,12 @@ class Trying:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the changed parts, as a journal has them."""
+        """The names of the changed parts, as a journal writes them."""
         return names_of(self.changed, self.idle)
 
     def __str__(self) -> str:
-        """Return the reason and a line for each field that a person has to set by hand, with its
-        value, and for each job that is put in, left out or moved.
+        """Return the reason, then a line for each field that a person has to set by hand, with its
+        value, and for each job that is inserted, left out or moved.
         """
         text = (
             f"{self.reason}\nThe good job with {plural(len(self.changed), 'part')} of the bad one:"
@@ -137,7 +140,7 @@ class Trying:
 
 @dataclass(frozen=True)
 class Suspect:
-    """An explanation of the failure in words, the fields it names, and how probable it is."""
+    """An explanation of the failure in words, the fields that it names, and its probability."""
 
     text: str
     keys: tuple[Key, ...]
@@ -148,17 +151,21 @@ class Suspect:
 class Bisected(Answer):
     """The answer of a bisection, or the answer so far if ``done`` is false.
 
-    ``found`` is true if every trial agrees with the answer (if the device errs: except as many as
-    errors explain) and the answer is as certain as was asked for. If it is false, ``sentence``
-    begins with "not found", or says that BAD passes, and names a trial that contradicts an answer.
+    ``found`` is true if the answer is as certain as was asked for, and every trial agrees with it;
+    if the device errs, errors may explain some contradicting trials. If ``found`` is false,
+    ``sentence`` begins with "not found", or says that BAD passes, and names a trial that
+    contradicts an answer.
 
     ``culprits`` are (task, block, register, field). ``groups`` are the smallest sets of culprits
     that break the job: all fields of a group together do. If no answer was found, both are those
     that the trials suggest. ``certainty`` is the probability of exactly these groups, or None if
-    trials contradict them; ``queries`` counts the runs, ``hangs`` the runs that hung, ``guessed``
-    the hangs that are only a guess of a simulated device; ``flake_rate`` is the rate of wrong
-    outcomes that was given or inferred. ``idle`` says of inserted and left out jobs of the groups
-    if what they do matters, or their tokens, as trials with a no-operation in their place show.
+    trials contradict them. ``queries`` counts the runs, ``hangs`` the runs that hung, ``guessed``
+    the hangs that a simulated device only guesses. ``flake_rate`` is the rate of wrong outcomes
+    that was given or inferred.
+
+    ``idle`` is about the jobs in ``groups`` that are inserted or left out: by trials with a
+    no-operation in the place of a job it says if the tokens of the job matter, or what the job
+    does.
     """
 
     culprits: tuple[Key, ...]
@@ -180,8 +187,8 @@ class Bisected(Answer):
 
     @property
     def diff(self) -> pd.DataFrame:
-        """The fields of the groups as a table: task, block, register, field, good, bad, group
-        (counted from 1).
+        """The fields of the groups as a table: task, block, register, field, good, bad, group (the
+        number of the group, from 1).
         """
         from npulab.registers.shown import Table
 
@@ -345,7 +352,7 @@ class Bisection:
         return self._search
 
     def _follow(self) -> None:
-        # a no-operation says nothing of the parts, so the search knows nothing of it
+        # the search is not told of trials with a no-operation: they say nothing of the parts
         trials = [trial for trial in self.journal if not is_idle(trial)]
         same = 0
         for followed, trial in zip(self._followed, trials, strict=False):
@@ -394,8 +401,10 @@ class Bisection:
         return self.trial is None
 
     def following(self) -> list[Capture]:
-        """The captures that would be tried after ``trial``: after a pass, and after the symptom;
-        none after the last trial of the search, and none of a trial with a no-operation.
+        """The captures that would be tried after ``trial``: one if it passes, one if it shows the
+        symptom.
+
+        There are none after the last trial of the search, and after a trial with a no-operation.
         """
         trial = self.trial
         if trial is None or trial.idle is not None:
@@ -427,8 +436,8 @@ class Bisection:
         self._trial, self._again = None, False
 
     def again(self) -> None:
-        """Make the last trial the next one once more, because its outcome is in doubt; both
-        outcomes count.
+        """Repeat the last trial as the next one, because its outcome is in doubt; both outcomes
+        then count.
         """
         self._again, self._trial = bool(len(self.journal)), None
 
@@ -443,8 +452,9 @@ class Bisection:
         self._trial, self._again = None, False
 
     def take_back(self, count: int) -> None:
-        """Take back the last ``count`` trials that were told, or all if there are fewer; those that
-        were refused were not run and count none."""
+        """Take back the last ``count`` trials that were told, or all if there are fewer. Refused
+        trials were not run and do not count.
+        """
         told = 0
         while told < count and len(self.journal):
             told += self.journal[-1].outcome != REFUSED
@@ -457,7 +467,7 @@ class Bisection:
 
     @property
     def left(self) -> int:
-        """The number of trials that are probably left."""
+        """The expected number of trials until the end."""
         return self.search.left + len(self._idles_left())
 
     @property
@@ -471,7 +481,7 @@ class Bisection:
 
     @property
     def shares(self) -> list[float]:
-        """For each of ``differences`` the probability that it has a part in the failure."""
+        """For each of ``differences``: the probability that it takes part in the failure."""
         shares: list[float] = self.search.shares.tolist()
         return shares
 
@@ -527,8 +537,9 @@ class Bisection:
         return text
 
     def _idles(self) -> list[Idle]:
-        """Return a trial for each job of the answer that has a no-operation; none before the end,
-        and none if what it shows would be in doubt."""
+        """Return a trial for each job of the answer that has a no-operation. There are none before
+        the end, and none if their outcomes would be in doubt.
+        """
         search = self.search
         if search.end is None or search.end.how != FOUND or search.apart or search.inseparable:
             return []
@@ -541,7 +552,7 @@ class Bisection:
         return [idle for idle in self._idles()[:MOST_IDLE] if not self._numbers(idle)]
 
     def _numbers(self, idle: Idle) -> list[int]:
-        """Return the numbers of the trials with this no-operation, from 0."""
+        """Return the numbers, from 0, of the trials with this no-operation."""
         parts = [self.differences[item] for item in idle.group]
         names = names_of(parts, self.differences[idle.item].key)
         return [number for number, trial in enumerate(self.journal) if trial.subset == names]
@@ -571,7 +582,9 @@ class Bisection:
         return f"; {plural(count, 'trial')} hung on the simulated device, {GUESS}"
 
     def _spoiled(self) -> str:
-        """Return the first trial that poisoned the device, if that is not what is searched for."""
+        """Return the first trial that poisoned the device; None if that is the symptom searched
+        for.
+        """
         if self._spoils:
             return ""
         for number, trial in enumerate(self.journal, 1):
@@ -770,8 +783,9 @@ def _asked(
     ask: Ask,
     asking: Callable[[Trying], None] | None,
 ) -> bool:
-    """Run the next trial and take in its outcome; False if there is none, and the controls after
-    the last one have held."""
+    """Run the next trial and take in its outcome. Return False if there is no further trial, and
+    the controls held after the last one.
+    """
     trial = session.trial
     try:
         if trial is None:
@@ -792,7 +806,8 @@ def _asked(
 
 def _refuse(session: Bisection, oracle: Oracle, different_layers: bool) -> None:
     """Raise ValueError for captures of two layers, and for a bad capture that a device with
-    controls would never run."""
+    controls refuses to run.
+    """
     if session.warning and not different_layers:
         raise ValueError(
             f"{session.warning}; different_layers=True (--different-layers in the shell) bisects "

@@ -1,4 +1,4 @@
-"""Trials that workers run ahead: the trial that is asked for, and those that may follow it."""
+"""Trials that workers run ahead: the next trial, and the trials that may follow it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Ask = Callable[[Capture, Following], str]
 
 @contextmanager
 def asked_ahead(oracle: Oracle, executor: Workers) -> Iterator[Ask]:
-    """A context with a function that asks an oracle, in this process or by the workers."""
+    """A context that gives a function to ask an oracle, which runs in this process or in
+    workers.
+    """
     if executor is None:
         yield lambda capture, following: oracle(capture)
         return
@@ -26,11 +28,11 @@ def asked_ahead(oracle: Oracle, executor: Workers) -> Iterator[Ask]:
 
 
 class Ahead:
-    """Trials on the way to workers, by what a device gets of their captures (``content_hash``).
+    """Trials that workers run, by the ``content_hash`` of their captures.
 
-    A trial that was run ahead and is not asked for next is dropped: its outcome is no evidence, as
-    the search without workers would not have it. So each outcome is of a run of its own, also if
-    the same set is tried twice.
+    If a trial was run ahead and is not the next one, its outcome is dropped and is no evidence: the
+    search without workers would not have it. So each outcome comes from a run of its own, even if
+    one set of changes is tried twice.
     """
 
     def __init__(self, pool: Pool[Capture, str]) -> None:

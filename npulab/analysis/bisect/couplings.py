@@ -1,4 +1,4 @@
-"""The causes of hangs: pairs of items of which only one was changed, and single items that hang
+"""The causes of hangs: pairs of items of which a trial changed only one, and single items that hang
 whenever they are changed.
 """
 
@@ -27,12 +27,13 @@ class Couplings:
     device.
 
     ``suspect (n + 1, n + 1)`` holds these probabilities. The last item is a dummy that no trial
-    changes: an item that is paired with it hangs whenever it is changed. A trial splits a pair if
-    it changes only one of the two. A trial that ran clears the pairs that it split. A trial that
-    hung was hung by a pair that it split, or by chance at the rate ``flake``: the fewer of its
-    pairs are not cleared, the more suspect each of these is (belief propagation over causes that
-    act independently). Pairs inside one of ``units`` (lists of items) are suspect from the
-    beginning.
+    changes: an item that is coupled to it hangs whenever it is changed. A trial splits a pair if it
+    changes only one of the two.
+
+    A trial that ran clears the pairs that it split. A trial that hung was hung by a pair that it
+    split, or by chance at the rate ``flake``. The fewer of its split pairs are not cleared, the
+    more suspect is each of these (belief propagation over causes that act independently). Pairs
+    inside one of ``units`` (lists of items) are suspect from the beginning.
     """
 
     def __init__(self, n: int, flake: float = 0.0, units: Sequence[Sequence[int]] = ()) -> None:
@@ -58,7 +59,7 @@ class Couplings:
 
     @property
     def known(self) -> bool:
-        """True if hangs are expected: a unit was declared, or a trial hung."""
+        """True if hangs are expected, because a unit was declared or a trial hung."""
         return bool(self.units or self._split)
 
     @property
@@ -66,7 +67,7 @@ class Couplings:
         return len(self._split)
 
     def tell(self, subset: Array, hung: bool) -> None:
-        """Take in one more trial: the items that it changed ``(n,) bool``, and whether it hung."""
+        """Take in one more trial: its changed items ``(n,) bool``, and whether it hung."""
         i, j = self._pairs
         wide = np.append(subset, False)
         split = wide[i] != wide[j]
@@ -134,8 +135,8 @@ class Couplings:
         return float(-np.expm1(-self.rates(subset[None])[0]))
 
     def tied(self, units: bool = False) -> list[Array]:
-        """Return groups of items that trials change together, in the order of their first items;
-        items that hang whenever they are changed are left out.
+        """Return groups of items that trials change together, in the order of their first items.
+        Items that hang whenever they are changed are left out.
 
         With ``units``, the items of a declared unit are one group, unless a trial that split the
         unit ran.

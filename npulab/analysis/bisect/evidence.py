@@ -1,5 +1,5 @@
-"""The trials so far: the outcome that they show for a set of items, and which of them contradict an
-answer.
+"""The trials so far: the outcome that they show for a set of changed items, and the trials that
+contradict an answer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Evidence:
     """Trials in the order of their runs: the items that each one changed ``(T, n) bool``, and its
     outcome.
 
-    ``symptom`` is the outcome that is searched for, "fail" or "hang". The other of the two counts
-    as ``HIDDEN``: a job that hangs does not show whether it would have failed, and a job that fails
-    does not show whether it would have hung. ``flake`` is the share of wrong outcomes; at 0 one
-    trial of a set is enough, and a subset of a set that passed counts as passing.
+    ``symptom`` is the outcome that is searched for, "fail" or "hang". The other one of these two
+    counts as ``HIDDEN``: a job that hangs does not show if it would have failed, and a job that
+    fails does not show if it would have hung. ``flake`` is the share of wrong outcomes. If it is 0,
+    one trial of a set is enough, and each subset of a set that passed counts as passing.
     """
 
     changed: Array
@@ -40,7 +40,7 @@ class Evidence:
     def of(
         cls, trials: Iterable[tuple[Array, str]], n: int, symptom: str, flake: float = 0.0
     ) -> Evidence:
-        """Return the evidence of pairs (changed items ``(n,) bool``, outcome), for a symptom."""
+        """Return the evidence of trials (changed items ``(n,) bool``, outcome) for a symptom."""
         subsets = []
         outcomes = []
         for subset, outcome in trials:
@@ -66,8 +66,10 @@ class Evidence:
         return [self.named(self.outcomes[number]) for number in same]
 
     def says(self, subset: Array) -> str | None:
-        """Return the outcome of a set ``(n,) bool`` as the trials show it, or imply it if no
-        outcome is wrong: the symptom, "pass" or ``HIDDEN``; None if they do not.
+        """Return the outcome of a set ``(n,) bool``: the symptom, "pass" or ``HIDDEN``.
+
+        It is the outcome of trials of the set. If no outcome is wrong, it may also follow from
+        trials of other sets. None if the trials do not show it.
         """
         seen = self.seen(subset)
         if self.flake > 0:
@@ -94,10 +96,10 @@ class Evidence:
         return None
 
     def against(self, groups: Groups) -> list[int]:
-        """Return the trials (numbers from 0) that contradict the answer that exactly these groups
-        show the symptom.
+        """Return the numbers, from 0, of the trials that contradict an answer, which says that
+        exactly these groups break the job.
 
-        Such a trial passed although it changes all items of a group, or shows the symptom although
+        Such a trial passed although it changes all items of a group, or showed the symptom although
         it changes all items of no group.
         """
         expected = self.expected(groups)
@@ -114,8 +116,8 @@ class Evidence:
         return expected
 
     def improbable(self, groups: Groups, limit: float = IMPROBABLE) -> bool:
-        """True if the probability that errors cause as many contradicting trials as there are, or
-        more, is below ``limit``.
+        """True if errors of the device cause at least as many contradicting trials with a
+        probability below ``limit``.
         """
         trials = int(np.count_nonzero(self.passed | self.broke))
         wrong = len(self.against(groups))

@@ -1,5 +1,6 @@
-"""Whether a job breaks it by what it does or by its tokens: a trial more for a job that is put in
-or left out, with a no-operation in its place that passes the same tokens."""
+"""Whether an inserted or left out job breaks the capture by what it does, or by its tokens: a
+further trial has in its place a no-operation that passes the same tokens.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,10 @@ EFFECT, TOKENS, BOTH, OPEN = "what it does", "its tokens", "both", "open"
 
 @dataclass(frozen=True)
 class Idle:
-    """A trial in which ``job``, a no-operation, stands for the job of the part ``item``; the other
-    parts of the ``group`` are changed. ``fields`` says what it has otherwise than that job."""
+    """A trial in which ``job``, a no-operation, stands in place of the job of the part ``item``;
+    the other parts of the ``group`` are changed. ``fields`` are the fields in which the
+    no-operation differs from that job.
+    """
 
     group: tuple[int, ...]
     item: int
@@ -36,8 +39,9 @@ class Idle:
 
 
 class Idled(NamedTuple):
-    """What trials with a no-operation in place of a job showed: ``matters`` is "what it does", "its
-    tokens" (or only that it is there), "both", or "open" if they do not tell."""
+    """What trials with a no-operation in place of a job showed. ``matters`` is "what it does", "its
+    tokens" (or only that a job is there), "both", or "open" if the trials do not tell.
+    """
 
     job: Key
     outcomes: tuple[str, ...]
@@ -45,8 +49,9 @@ class Idled(NamedTuple):
 
 
 def names_of(parts: Iterable[Difference], idle: Key | None = None) -> tuple[str, ...]:
-    """Return the names of changed parts, as a journal has them; a no-operation stands for the job
-    of the part ``idle``."""
+    """Return the names of changed parts as a journal writes them. If ``idle`` is one of them, its
+    name says that a no-operation stands for its job.
+    """
     names = []
     for part in parts:
         name = name_of(part.key)
@@ -57,8 +62,9 @@ def names_of(parts: Iterable[Difference], idle: Key | None = None) -> tuple[str,
 
 
 def is_idle(trial: Trial) -> bool:
-    """True if a no-operation stood for a job in a trial, so that its parts alone do not say what
-    ran."""
+    """True if a no-operation stood for a job in this trial: the names of its parts then do not say
+    what ran.
+    """
     return any(name.endswith(AS_IDLE) for name in trial.subset)
 
 
@@ -86,10 +92,10 @@ def idles_of(
 
 
 def idle_form(capture: Capture, number: int) -> Job | None:
-    """Return the no-operation with the tokens of a job, as the capture's target states it; None if
-    there is none.
+    """Return the no-operation of the capture's target with the tokens of a job; None if the target
+    has none.
 
-    Raises TypeError for an answer that is no job, ValueError for a job that passes other tokens.
+    Raises TypeError if the target gives no job, ValueError if its job passes other tokens.
     """
     of = _target_of(capture)
     if of is None or of.idle is None:
@@ -119,7 +125,7 @@ def _target_of(capture: Capture) -> Target | None:
 
 
 def _fields(job: Job, was: Job, capture: Capture) -> str:
-    """Return the fields in which a job differs from what it was, with their values."""
+    """Return the fields, with their values, in which the job ``job`` differs from ``was``."""
     before = {}
     for block, item, raw in was.values(capture.maps):
         before[block, item.register, item.name] = raw
@@ -131,7 +137,7 @@ def _fields(job: Job, was: Job, capture: Capture) -> str:
 
 
 def matters(part: Difference, outcomes: Iterable[str], symptom: str) -> str:
-    """Return what of an inserted or left out job matters, by the outcomes with a no-operation in
+    """Return what matters of an inserted or left out job, from the outcomes with a no-operation in
     its place; ``symptom`` is the outcome with the part changed.
 
     >>> left_out = Difference(9, "GEMM", "(job)", "left out job 9", "job 9", None)

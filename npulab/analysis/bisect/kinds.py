@@ -1,10 +1,12 @@
 """The explanations of a failure, by kind, each with the number of trials that contradict it.
 
-An explanation says which sets of changed items fail: sets with one certain item, with two or three
-certain items together, with any of two or three, with one item alone or two others together, or
-with one item together with either of two others. Each kind has a **dual**: an explanation f of the
-changed items, and not f of the unchanged items, are the same arithmetic with the outcome inverted,
-so "any of three" is "all three together" seen from the other side.
+An explanation says which sets of changed items fail. Its kind is one of: sets with one certain
+item; with two or three certain items together; with any of two or three items; with one item alone
+or two others together; with one item together with either of two others.
+
+Each kind has a **dual**. A kind fails if f(changed items) is true; its dual fails if f(unchanged
+items) is false. Both need the same arithmetic, with the outcome inverted: "any of three items" is
+the dual of "all three together".
 
 Kinds of up to three items are listed whole; kinds of more items are sampled.
 """
@@ -40,8 +42,8 @@ PATIENCE = 8
 
 
 class Level(NamedTuple):
-    """The explanations of one kind that are contradicted by the same number of trials, ``level``:
-    how many they are (``size``), and the logarithm of the sum of their weights (``log_mass``).
+    """The explanations of one kind that the same number of trials, ``level``, contradicts: their
+    number ``size``, and ``log_mass``, the logarithm of the sum of their weights.
     """
 
     level: int
@@ -52,10 +54,10 @@ class Level(NamedTuple):
 class Cells(NamedTuple):
     """H explanations with their weights, one in each row of the arrays.
 
-    An explanation expects a failure if f is true: all items of ``needs`` are changed, or any item
-    of ``ones`` is. A ``dual`` one expects a failure if f of the unchanged items is false. -1 fills
-    a row without further items. An explanation marked ``never`` expects no failure from its
-    ``needs``.
+    An explanation expects a failure if f is true: if all items of ``needs`` are changed, or any
+    item of ``ones`` is. One marked ``dual`` expects a failure if f of the unchanged items is false.
+    One marked ``never`` expects no failure from its ``needs``. Rows with fewer items are filled
+    with -1.
     """
 
     needs: Array  # (H, A) int
@@ -79,8 +81,8 @@ class Cells(NamedTuple):
         return cls(needs, ones, np.full(count, dual), np.zeros(count, bool), weights)
 
     def groups(self, row: int) -> Groups:
-        """Return the smallest sets of items that fail by the explanation in this row: no set if
-        nothing fails, the empty set if everything fails.
+        """Return the smallest sets of items that fail by the explanation in this row. If nothing
+        fails, there is no set; if everything fails, the only set is empty.
         """
         if self.never[row]:
             return ()
@@ -129,7 +131,7 @@ def _padded(arrays: Sequence[Array]) -> Array:
 
 
 class Ends:
-    """The two extreme explanations: no set fails, and every set fails."""
+    """The two extreme explanations: that no set fails, and that every set fails."""
 
     # Assumed: users seldom give two jobs that both pass, and more seldom a device that fails all.
     # Together with ``suspects.PRIOR`` and ``MANY`` the probabilities add up to 1.
@@ -172,11 +174,11 @@ def pairs(n: int) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=4)
 def blank(shape: str, n: int) -> Array:
-    """Return a table for one shape of explanation, before the first trial: a row for each pair of
-    items, a column for each third item.
+    """Return a table for one shape of explanation before the first trial. It has a row for each
+    pair of items and a column for each third item.
 
-    An entry counts the trials that contradict this explanation, so it begins at 0; it is INVALID if
-    the pair and the third item do not make an explanation of this shape.
+    An entry counts the trials that contradict its explanation, so it is 0 at first. It is INVALID
+    if pair and third item make no explanation of this shape.
     """
     i, j = pairs(n)
     k = np.arange(n)
@@ -201,8 +203,8 @@ class Listed:
     """All explanations of one shape: "one" (item), "two" or "three" (items together), "mixed" (one
     item alone, or two others together).
 
-    Contradictions of "three" and "mixed" are counted in a table (pair, third item); once trials
-    leave few explanations, a list of these takes the place of the table.
+    Trials that contradict "three" and "mixed" are counted in a table (pair, third item). Once few
+    explanations are left, a list of them takes the place of the table.
     """
 
     def __init__(self, n: int, shape: str, dual: bool, prior: float) -> None:
@@ -304,8 +306,8 @@ class Listed:
         return self._triples(found, start, step)
 
     def _triples(self, places: Array, start: int = 0, step: int = 1) -> Array:
-        """Return the three items of explanations, from flat indices into the table, or into every
-        ``step``-th row of it, from row ``start`` on.
+        """Return the three items of explanations, from indices into the flattened table, or into a
+        table of every ``step``-th row from row ``start`` on.
         """
         pair, third = np.divmod(places, self.n)
         row = start + step * pair
@@ -314,12 +316,12 @@ class Listed:
 
 
 class Many:
-    """Explanations with ``least`` to ``MOST`` items together, as a random sample (particles), since
-    they are too many to list.
+    """Explanations with ``least`` to ``MOST`` items together. They are too many to list, so they
+    are a random sample (particles).
 
-    After each new trial the particles are weighed and drawn again by weight; then some items of
-    each are replaced: an item is drawn with the probability that all trials give it (Gibbs
-    sampling).
+    After a trial the particles are weighed and drawn again by weight. Then some items of each
+    particle are replaced, each by an item that is drawn with its probability given all trials
+    (Gibbs sampling).
     """
 
     few = False
@@ -418,15 +420,15 @@ class Many:
 
 
 def _bits_in_words(bits: Array) -> Array:
-    """Return rows of bits ``(R, T)``, packed 64 to a word, as ``(R, W) uint64``."""
+    """Return rows of bits ``(R, T)`` packed into ``(R, W) uint64``, 64 bits in a word."""
     wide = np.zeros((len(bits), -(-bits.shape[1] // 64) * 64), bool)
     wide[:, : bits.shape[1]] = bits
     return np.packbits(wide, axis=1).view(np.uint64)
 
 
 def _bits_in_common(a: Array, b: Array) -> Array:
-    """Return ``(P, C)``: how many bits are 1 both in a row of ``a (P, W)`` and in a row of ``b (C,
-    W)``.
+    """Return ``(P, C)``: the number of bits that are 1 in a row of ``a (P, W)`` and in a row of ``b
+    (C, W)``.
     """
     common = np.zeros((len(a), len(b)), int)
     for word in range(a.shape[1]):

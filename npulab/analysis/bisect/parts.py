@@ -1,5 +1,6 @@
-"""A good and a bad capture taken apart: the parts that differ, the parts that belong together, and
-any mixture of the two captures."""
+"""A good and a bad capture as parts: the parts that differ, the parts that are changed together,
+and mixtures of the two captures.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
 from npulab.support.text import plural
 
-# Ending of parameters that a driver chooses, such as coefficient_bytes: two captures of one layer
-# may differ in these.
+# Ending of the names of parameters that a driver chooses, such as coefficient_bytes: two captures
+# of one layer may differ in these.
 OBSERVED = "_bytes"
 SHOWN = 4  # most parameters that an error text names
 EXPLAINED = "coefficients"  # the buffer whose bytes targets explain
@@ -58,16 +59,17 @@ def name_of(key: Key) -> str:
 def parts_of(
     good: Capture, bad: Capture, *, addresses: bool = False, buffers: bool = True
 ) -> list[Difference]:
-    """Return all differences that can be taken over from the bad capture: fields, and buffers.
+    """Return all differences that can be taken over from the bad capture: fields, whole jobs, and
+    buffers.
 
-    If the maps say of records in a buffer, the parts are fields of these, and whole records that
-    are inserted, left out or moved, if there are at most ``MOST_PARTS``.
+    If the maps describe records in a buffer, and at most ``MOST_PARTS`` differ, its parts are
+    fields of these records, and whole records that are inserted, left out or moved. Jobs that only
+    one capture has, or that stand elsewhere, are parts, too.
 
-    Fields that point into memory are left out unless ``addresses``, since the good capture's
-    buffers lie at its own addresses. Read-only fields and the output are left out; so are the bytes
-    of a command stream, because its register writes are fields. Jobs that only one capture
-    has, or that stand elsewhere, are parts, too. Raises ValueError for captures of different
-    targets, and if no difference is left.
+    Fields that point into memory are left out unless ``addresses`` is true, because the buffers of
+    the good capture lie at its own addresses. Read-only fields and the output are left out. So are
+    the bytes of a command stream, because its register writes are fields. Raises ValueError for
+    captures of different targets, and if no difference is left.
     """
     _refuse_unlike(good, bad)
     pairs = aligned(good.jobs, bad.jobs)
@@ -99,8 +101,8 @@ def parts_of(
 
 
 def lone_bytes(good: Capture, bad: Capture) -> dict[str, str]:
-    """Return, by the name of each buffer of which one byte differs, that byte and what it holds in
-    the bad capture: ``byte 120 = 0x12 (good 0x02), weight of channel 0, row 1``.
+    """Return, by the name of each buffer in which one byte differs, a text with this byte and its
+    values: ``byte 120 = 0x12 (good 0x02), weight of channel 0, row 1``.
     """
     texts = {}
     for name, first, count, a, b in diff_buffers(good, bad).itertuples(index=False):
@@ -112,7 +114,9 @@ def lone_bytes(good: Capture, bad: Capture) -> dict[str, str]:
 
 
 def _held(capture: Capture, name: str, byte: int) -> str:
-    """Return what a byte of a buffer holds, after a comma, or nothing if that is not known."""
+    """Return a text, beginning with a comma, with what a byte of a buffer holds; "" if that is not
+    known.
+    """
     if name != EXPLAINED:
         return ""
     try:
@@ -131,8 +135,9 @@ def _held(capture: Capture, name: str, byte: int) -> str:
 
 
 def _parts_of_buffer(name: str, good: Capture, bad: Capture, addresses: bool) -> list[Difference]:
-    """Return the differences of a buffer: of its records, if the maps say of records in it and not
-    too many differ, else the whole buffer."""
+    """Return the differences of a buffer: those of its records, if the maps describe records in it
+    and not too many differ; else the whole buffer.
+    """
     sizes = len(good.buffers.get(name, b"")), len(bad.buffers[name])
     whole = [Difference(0, BUFFER, name, BYTES, *sizes)]
     held = beside(good, bad).get(name)
@@ -149,7 +154,7 @@ def _parts_of_buffer(name: str, good: Capture, bad: Capture, addresses: bool) ->
 
 
 def _listed(jobs: Sequence[Job]) -> str:
-    """Return jobs as text, equal kinds counted: ``2 jobs LOAD of 4 words``."""
+    """Return jobs as text, with the number of jobs of each kind: ``2 jobs LOAD of 4 words``."""
     counts = Counter[str]()
     for job in jobs:
         size = plural(len(job.words), "word")
@@ -202,11 +207,11 @@ def two_layers(good: Capture, bad: Capture) -> str:
 
 
 def families(parts: Sequence[Difference]) -> list[list[int]]:
-    """Return the parts that describe one thing, and so are changed together, as lists of their
-    indices; the names of the fields decide.
+    """Return the parts that are changed together because their names say that they describe one
+    thing, as lists of their indices.
 
     Sizes, strides, starts and ends of one thing (``in_image_x_size``, ``in_image_y_stride``) are
-    one unit, and so are low and high halves, also of addresses; every other field is a unit of its
+    one unit, and so are low and high halves, also of addresses. Every other field is a unit of its
     own.
 
     >>> names = ["in_image_x_size", "relu", "in_image_y_stride", "zero_point"]
@@ -245,16 +250,16 @@ def mix(
     pairs: Sequence[Pair] | None = None,
     instead: Mapping[Key, Job] | None = None,
 ) -> Capture:
-    """Return the good capture with some fields changed to their values in the bad one; it counts as
-    a changed capture.
+    """Return the good capture with some parts changed to their values in the bad one; it is marked
+    as changed.
 
     ``keys`` are (task, block, register, field), as ``parts_of`` has them. A register that only the
-    bad job writes is added, in its place, if one of its fields is chosen; a register that only the
+    bad job writes is added, in its place, if one of its fields is chosen. A register that only the
     good job writes is dropped if all its fields that differ are chosen. A job that only one capture
     has, or that stands elsewhere, is taken over as a whole. ``pairs`` are the jobs side by side, by
-    default as ``aligned`` finds them; ``instead`` has other jobs, by key, for chosen ones that are
-    inserted or left out. Raises LookupError for a field that neither capture has,
-    ValueError for captures of different targets.
+    default as ``aligned`` finds them. ``instead`` has, by key, jobs to use in place of inserted or
+    left out jobs. Raises LookupError for a field that neither capture has, ValueError for captures
+    of different targets.
     """
     _refuse_unlike(good, bad)
     if pairs is None:
@@ -344,8 +349,8 @@ Chosen = set[tuple[str, str, str]]  # block, register, field
 def _mixed(
     good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, known: Chosen
 ) -> Job | None:
-    """Return the good job with the ``chosen`` fields changed to their values in the bad job; every
-    field that the two jobs have is added to ``known``.
+    """Return the good job with the ``chosen`` fields changed to their values in the bad job. The
+    key of every field of the two jobs is added to ``known``.
     """
     job = good or bad
     if job is None:
@@ -399,9 +404,9 @@ def _mixed_writes(
     chosen: Chosen,
     known: Chosen,
 ) -> list[tuple[int, int]]:
-    """Return the (offset, value) writes of a mixed job: the good job's in their order (the bad
-    job's if the order was chosen), with registers that only the other job writes at their places
-    among them.
+    """Return the (offset, value) writes of a mixed job, in the order of the good job, or of the bad
+    job if the order was chosen. Registers that only the other job writes are inserted at their
+    places.
     """
     mine, theirs = dict(good), dict(bad)
     state: dict[int, int] = {}
@@ -450,8 +455,8 @@ def _mixed_writes(
 
 
 def _fields_at(offset: int, block: str, registers: RegisterMap) -> Iterable[tuple[Field, int]]:
-    """Yield the fields of the register at an offset, each with a mask of the bits that it has in
-    this register.
+    """Yield the fields of the register at an offset, each with the mask of its bits in this
+    register.
     """
     if offset not in registers.index:
         yield registers.unmapped(block, offset), 2**32 - 1

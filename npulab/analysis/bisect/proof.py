@@ -46,8 +46,8 @@ class Proof:
     """The result of a proof: the proved ``groups``, and the sets that hide the symptom
     (``hiding``).
 
-    ``complete`` is True if the items outside the groups showed no symptom. ``hidden`` is True if so
-    many sets hide the symptom that some of these items could not be tried.
+    ``complete`` is True if the items outside the groups were tried and showed no symptom.
+    ``hidden`` is True if so many sets hide the symptom that some of these items could not be tried.
     """
 
     groups: Groups
@@ -58,8 +58,8 @@ class Proof:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A set of items ``(n,) bool`` to try next, and the reason; ``itself`` is True if only a trial
-    of exactly this set answers, and no conclusion from other trials.
+    """A set of items ``(n,) bool`` to try next, and the reason. If ``itself`` is True, only a trial
+    of exactly this set answers; else trials of other sets may imply the outcome.
     """
 
     subset: np.ndarray
@@ -105,7 +105,7 @@ class Prover:
 
     def follow(self, evidence: Evidence) -> None:
         """Go on with the proof until it wants a set whose outcome the evidence does not show yet,
-        or is done.
+        or until it is done.
         """
         self._steps.evidence = evidence
         try:
@@ -151,7 +151,7 @@ def wanted_of(
 
 
 def ways(groups: Collection[Items]) -> list[Items] | None:
-    """Return the smallest sets that have an item of each group; None if there are more than
+    """Return the smallest sets with an item of each group; None if there are more than
     ``MOST_WAYS``.
 
     >>> sorted(map(sorted, ways([frozenset({1}), frozenset({2, 3})])))
@@ -176,7 +176,7 @@ def _holds_any(items: Items, sets: Iterable[Items]) -> bool:
 
 
 def _smallest_of(sets: Iterable[Items]) -> list[Items]:
-    """Return the sets that contain no other of the sets, each only once."""
+    """Return the sets that contain no other set of these, each only once."""
     every = list(dict.fromkeys(sets))
     smallest = []
     for items in every:
@@ -186,7 +186,7 @@ def _smallest_of(sets: Iterable[Items]) -> list[Items]:
 
 
 def _members(groups: Iterable[Items]) -> list[int]:
-    """Return, sorted, the items of groups of 2 to ``MOST`` items: each of these items needs a trial
+    """Return the items of groups of 2 to ``MOST`` items, sorted: each of them needs a trial
     alone.
     """
     joint = [group for group in groups if 1 < len(group) <= MOST]
@@ -202,7 +202,7 @@ class _Steps:
         self.everything = frozenset(range(n))
 
     def known(self, wanted: Wanted) -> str | None:
-        """Return the outcome of a wanted set; None if the trials do not show it."""
+        """Return the outcome of a wanted set; None if the trials do not show it yet."""
         if wanted.itself:
             seen = self.evidence.seen(wanted.subset)
             if seen:
@@ -315,8 +315,8 @@ class _Steps:
         return None
 
     def _smallest(self, within: Items, outcome: str, reason: str) -> Finding:
-        """Return a smallest set inside ``within`` with the same outcome as ``within``; the empty
-        set if ``within`` does not have ``outcome``.
+        """Return a smallest set inside ``within`` that has the same outcome as ``within``; the
+        empty set if ``within`` does not end with ``outcome``.
         """
         pool = self._ordered(self._narrowed(within, outcome))
         found: list[int] = []

@@ -1,9 +1,9 @@
-"""The weight of an answer against the answers that resemble it, for devices that err.
+"""The weight of an answer compared with answers that resemble it, for devices that err.
 
 The suspects are only simple explanations. If outcomes may be wrong, one wrong outcome can make a
 simple explanation fit although the truth is not simple (two pairs that share an item, any two of
-three). So an answer is weighed against every answer that differs from it in one step (``Rivals``),
-and that trial is repeated in which most of these would end differently.
+three). So an answer is compared with every answer that differs from it in one step (``Rivals``).
+The trial is repeated in which the rivals of the largest weight would end otherwise.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class Rivals:
 
     @property
     def certainty(self) -> float:
-        """The probability of the answer, if either the answer or one of its rivals is true."""
+        """The probability of the answer, assuming that the answer or one of its rivals is true."""
         weights = self.narrower.sum() + self.smaller.sum() + self.more.sum() + self.nothing
         return 1 / (1 + float(weights))
 
     def wanted(self, evidence: Evidence, untried: Collection[int] = ()) -> Array | None:
         """Return the set of items ``(n,) bool`` for which rivals of the largest total weight expect
-        another outcome than the answer; None if each such set hides the symptom.
+        another outcome than the answer does; None if each such set hides the symptom.
         """
         n = len(self.more)
         found: list[tuple[float, frozenset[int]]] = []
@@ -163,8 +163,8 @@ def _more(
 def _rests(
     n: int, groups: Collection[frozenset[int]], untried: Collection[int]
 ) -> list[frozenset[int]]:
-    """Return the sets of all items but one of each group, for each choice of these, and last the
-    set without any item of a group; items ``untried`` are in none.
+    """Return sets of all items except one of each group, for each choice of these, and last the set
+    without any item of a group. Items in ``untried`` are in no set.
     """
     left_out = [*(ways(groups) or []), frozenset().union(*groups)]
     every = frozenset(range(n)).difference(untried)
@@ -174,8 +174,8 @@ def _rests(
 def _decidable(
     evidence: Evidence, groups: Collection[frozenset[int]], untried: Collection[int]
 ) -> Array:
-    """Return a mask ``(n, n) bool`` of the pairs of items that lie together in a set of ``_rests``
-    that does not hide the symptom; no trial can decide about other pairs.
+    """Return a mask ``(n, n) bool`` of the pairs of items that a trial can decide: both lie in one
+    set of ``_rests`` that does not hide the symptom.
     """
     n = evidence.changed.shape[1]
     decided = np.zeros((n, n), bool)

@@ -27,14 +27,14 @@ class Operator(NamedTuple):
 
     function: Callable[..., Any]
     symbol: str
-    text: str  # as it is written and read, with {0} and {1} for the operands
+    text: str  # the operator as text, with {0} and {1} for its operands
     kind: str
     # How tightly it binds, and how tightly an operand has to bind to be written without brackets;
     # nan (a blank cell) if it has brackets of its own.
     binding: float
     inside: float
-    bends: bool  # a law may bend here between two captured numbers
-    limited: bool  # limits are tried on a partial result of this operator
+    bends: bool  # true if the operator may bend a law between two captured numbers
+    limited: bool  # true if limits are tried on a partial result of this operator
     rounds: bool  # a quotient: its high bits may agree with another law's by chance
     ordered: bool  # the condition is a limit
     other_end: str  # the operator that limits a number at its other end
@@ -47,7 +47,9 @@ class Operator(NamedTuple):
 
 
 def operator(symbol: str) -> Operator:
-    """The row of an operator; a row without any property for a leaf, as a parameter."""
+    """The row of an operator. A leaf, such as a parameter, has a row in which all properties are
+    blank.
+    """
     return OPERATORS.get(symbol, OF_LEAF)
 
 
@@ -68,12 +70,12 @@ def align(x: Array, y: Array) -> Array:
 
 
 def equal_share(x: Array, y: Array) -> Array:
-    """The size of a share, if x is cut into the fewest equal shares of at most y."""
+    """The size of the parts if x is cut into the fewest equal parts of at most y."""
     return ceil_div(x, np.maximum(ceil_div(x, y), 1))
 
 
 def ceil_log2(x: Array) -> Array:
-    """0 below 1; exact to 2**53, as is ``floor_log2``."""
+    """The binary logarithm, rounded up; 0 below 1. Exact to 2**53, as is ``floor_log2``."""
     fraction, exponent = np.frexp(_at_least_1(x))
     return (exponent - (fraction == 0.5)).astype(np.int64)
 
@@ -83,7 +85,7 @@ def floor_log2(x: Array) -> Array:
 
 
 def popcount(x: Array) -> Array:
-    """The bits that are set; 0 below 1."""
+    """The number of bits that are set; 0 below 1."""
     return np.bitwise_count(np.maximum(x, 0)).astype(np.int64)
 
 

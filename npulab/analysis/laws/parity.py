@@ -13,10 +13,10 @@ from npulab.analysis.laws.prior import BUDGET
 
 
 def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> list[Expression]:
-    """The exclusive ors of two or three bits of ``leaves`` that give ``target (N,) bool`` or its
-    complement.
+    """The exclusive ors of two or three bits of ``leaves`` that equal ``target (N,) bool``, or its
+    complement, on all captures.
 
-    No two bits of one exclusive or are equal or opposite on all captures, because they would
+    Two bits that are equal, or opposite, on all captures never occur together, because they would
     cancel.
     """
     bits, laws = [], []

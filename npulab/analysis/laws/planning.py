@@ -21,12 +21,10 @@ from npulab.analysis.laws.solved import Solved
 if TYPE_CHECKING:
     import pandas as pd
 
-# the odds at which a bit is not claimed: an alternative of this mass prevents a claim alone
+# an alternative of this mass alone prevents a claim
 UNCLAIMED = 1 / CLAIM - 1
-SETTLED = 0.2  # the share of a doubt's weight that remains once a chosen capture settles it
-UNLIKE = (
-    1.0  # weight of a number outside the captured groups; a bit that never moved weighs as much
-)
+SETTLED = 0.2  # the factor on the weight of a doubt for each chosen layer that settles it
+UNLIKE = 1.0  # the weight of a number outside the captured groups, and of a bit that never moved
 NOVELTY = 0.02  # weight of a value, a pair of values or a bit that no capture shows
 Ranges = Mapping[str, Any]
 Rule = Callable[["pd.DataFrame"], Any]
@@ -41,15 +39,14 @@ def plan_sweep(
     candidates: Any = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """``n`` layers to capture first: with every mode, with sizes just below and above powers of
-    two, and with no two parameters that vary alike.
+    """``n`` layers to capture first. They have every mode and sizes just below and above powers of
+    two, and no two parameters vary alike.
 
     ``ranges`` gives (low, high) or a list of values by parameter; (low, high) of whole numbers
-    gives whole numbers. ``constraints`` are functions of the DataFrame that give True for each row
-    that can be captured, ``derived`` are columns by name, each a function of the DataFrame. In
-    place of these three, ``candidates`` are the rows to choose from (a DataFrame of parameters,
-    whose index is kept). Raises ValueError for a range that is empty, and if hardly any row meets
-    the constraints.
+    gives whole numbers. ``constraints`` are functions of the DataFrame that are True for each row
+    that can be captured. ``derived`` are further columns by name, each a function of the DataFrame.
+    In place of these three, ``candidates`` is a DataFrame of layers to choose from, whose index is
+    kept. Raises ValueError for an empty range, and if hardly any row meets the constraints.
 
     >>> plan_sweep({"width": (1, 64), "stride": [1, 2]}, n=4)["stride"].tolist().count(2)
     2
@@ -70,8 +67,8 @@ def plan_sweep(
 
 
 def _most_new(shown: Array, n: int) -> list[int]:
-    """The indices of the ``n`` rows that show most new features; a feature that was shown least
-    often counts most.
+    """The indices of the ``n`` rows with most new features. The fewer of the chosen rows have a
+    feature, the more it counts.
     """
     chosen: list[int] = []
     seen = np.zeros(shown.shape[1])
@@ -84,7 +81,7 @@ def _most_new(shown: Array, n: int) -> list[int]:
 
 
 def given_rows(rows: Any) -> pd.DataFrame:
-    """The given candidates; raises ValueError if there is none."""
+    """The candidates that the user gave; raises ValueError if there are none."""
     import pandas as pd
 
     if isinstance(rows, pd.DataFrame):
@@ -98,10 +95,9 @@ def given_rows(rows: Any) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Space:
-    """The possible layers.
-
-    ``ranges`` gives (low, high) or a list of values by parameter; all ``constraints`` hold, and
-    ``derived`` columns are computed.
+    """The layers that can be captured. ``ranges`` gives (low, high) or a list of values by
+    parameter; ``constraints`` are those that a layer must meet, ``derived`` columns follow from the
+    parameters.
     """
 
     ranges: Ranges
@@ -113,7 +109,7 @@ class Space:
         return self.draw(max(BUDGET.pool_for_capture * n, BUDGET.pool_least), seed)
 
     def draw(self, n: int, seed: int) -> pd.DataFrame:
-        """Draw ``n`` possible rows of parameters, so that every order of magnitude comes up."""
+        """Draw ``n`` layers at random, with sizes of every order of magnitude."""
         import pandas as pd
 
         if not isinstance(self.ranges, Mapping) or not self.ranges:
@@ -148,7 +144,7 @@ class Space:
 
 
 def _applied(what: str, rule: Rule, frame: pd.DataFrame) -> Array:
-    """The value of a rule for each row."""
+    """The values of a rule, such as a constraint, for each row."""
     try:
         values = np.asarray(rule(frame))
     except Exception as error:
@@ -217,10 +213,10 @@ def _whole(low: int, high: int, n: int, random: np.random.Generator) -> Array:
 
 
 def features(layers: pd.DataFrame) -> Array:
-    """``(rows, F)``: the features that a row shows.
+    """``(rows, F)``: the features of each row.
 
-    These are values and pairs of values of the modes, all modes at once if there are few
-    combinations, and bits of the numbers that are set or clear.
+    A feature is a value of a mode, a pair of such values, a combination of all modes (if there are
+    few), or a bit of a number that is set, or that is clear.
     """
     parts, modes = [], []
     for name in layers:
@@ -250,8 +246,8 @@ def features(layers: pd.DataFrame) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Doubt:
-    """An alternative to the law of a field; ``mass (N,)`` is its mass on the layers on which it
-    differs from the law, 0 on others.
+    """An alternative to the law of a field. ``mass (N,)`` is its mass on each layer, 0 on layers
+    where it does not differ from the law.
     """
 
     solved: Solved
@@ -261,7 +257,7 @@ class Doubt:
 
 
 def open_doubts(findings: Findings, asked: Columns) -> Iterator[Doubt]:
-    """Yield every alternative to a law that any of these layers would tell from it."""
+    """Yield every alternative that differs from a law on one of these layers."""
     for solved, others in alternatives(findings, asked):
         for other in others:
             family = families()[other.family]
@@ -270,14 +266,14 @@ def open_doubts(findings: Findings, asked: Columns) -> Iterator[Doubt]:
 
 
 def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: int) -> list[int]:
-    """The best ``n`` rows of layers, chosen one by one: doubts that a chosen row settles count less
-    for the next row.
+    """The best ``n`` rows of layers, chosen one by one. A doubt counts less after a row was chosen
+    that settles it.
 
-    ``shown`` are the features of each row, ``seen`` is how often the captures showed each feature.
+    ``shown`` are the features of each row, ``seen`` says how many captures have each feature.
     """
     told, weights = [], []
     for doubt in open_doubts(findings, asked):
-        # more mass than prevents a claim is worth no more
+        # mass above the limit that prevents a claim does not count
         told.append(np.minimum(doubt.mass / UNCLAIMED, 1))
         weights.append(float(doubt.solved.width))
     for solved in findings.ready:

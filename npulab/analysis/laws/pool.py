@@ -1,4 +1,6 @@
-"""Laws that give a field on some of the captures: from the library, or with solved constants."""
+"""Laws that give a field on some of the captures: laws of the library, and laws with constants that
+are solved from the captures.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 BUDGETS = (4, 8, 16, 32, 64, 128)
-# for each of these shares of the captures, one constant is sought that fits so many captures
+# for each of these shares, a constant is sought that fits this share of the captures
 CEIL_SHARES = (0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
 SUM_SHARES = (0.5, 0.22, 0.1)
 UNBOUNDED = 2**40
@@ -31,11 +33,11 @@ Group = tuple[Callable[[int], Expression], Any, Array]
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Candidate laws for a field, by rising ``cost`` in bits; ``agree (L, N) bool`` says on which
-    captures each law gives the field.
+    """The candidate laws for a field, by rising ``cost`` in bits. ``agree (L, N) bool`` says on
+    which captures each law gives the field.
 
-    ``kept`` are the laws that a list is made of: one law for each pattern of agreement, and only
-    the most useful patterns.
+    ``kept`` are the indices of the laws from which decision lists are made: of laws that agree on
+    the same captures only one, and only the most useful.
     """
 
     make: tuple[Callable[[int], Expression], ...]
@@ -51,8 +53,8 @@ class Pool:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A field to explain: ``raw (N,) uint32`` of ``width`` bits, ``weights (N,)`` the bits of
-    information in the value of each capture, and the library of laws to choose from.
+    """A field to explain: its values ``raw (N,) uint32`` of ``width`` bits, the information
+    ``weights (N,)`` in each capture's value, and the library of laws to choose from.
     """
 
     raw: Array
@@ -141,7 +143,7 @@ def _of_library(target: Target) -> Iterator[Group]:
 
 
 def _in_parts(of: Callable[[Array], Array], rows: Array) -> Array:
-    """Apply a function of rows to as many rows at once as fit a cache."""
+    """Apply a function of rows to parts of the rows that fit a cache, and join the results."""
     return np.concatenate(
         [of(rows[start : start + PART]) for start in range(0, len(rows) or 1, PART)]
     )
@@ -158,7 +160,7 @@ def _constants(target: Target) -> Iterator[Group]:
 
 
 def _plus_constant(target: Target) -> Iterator[Group]:
-    """column + c and c - column, with the c that most captures share."""
+    """column + c and c - column, for each column with the c that fits the most captures."""
     n, size, library = target.n, 2**target.width, target.library
     columns = library.laws.values[: BUDGET.bases]
     number = np.uint16 if target.width <= 16 else np.uint32
@@ -194,7 +196,9 @@ def _of_constant(family: Family, laws: Array, op: str, c: Array, i: int) -> Expr
 
 
 def _summed(target: Target) -> Iterator[Group]:
-    """ceil(x / d) + ceil(y / d) of two products of sizes: the offset after two aligned buffers."""
+    """ceil(x / d) + ceil(y / d) of two products of sizes x and y: the offset after two aligned
+    buffers.
+    """
     products = target.library.products
     products = products.of((products.parts[:, 3] < 0) & (products.cost < PRIOR.summed))
     rows = np.flatnonzero(target.values > np.median(target.values))
@@ -219,7 +223,7 @@ def _summed_law(products: Family, pairs: Array, divisor: int, i: int) -> Express
 
 
 def _held(target: Target) -> Iterator[Group]:
-    """min(column, c) and max(column, c), with a c that many captures have."""
+    """min(column, c) and max(column, c), with a c that is the field's value on many captures."""
     library, values = target.library, target.raw
     seen, counts = np.unique(values, return_counts=True)
     columns = library.laws.values[: BUDGET.bases].astype(np.int64)
@@ -237,9 +241,9 @@ def _held(target: Target) -> Iterator[Group]:
 
 
 def _rounded_up(target: Target) -> Iterator[Group]:
-    """ceil((x + k y + c) / d), with the c that most captures allow.
+    """ceil((x + k y + c) / d), with the c that the most captures allow.
 
-    Each capture allows d values of c.
+    Each capture allows d successive values of c.
     """
     n, weights, linear = target.n, target.weights, target.library.linear
     columns = linear.values
@@ -303,7 +307,7 @@ def _rounded(law: Expression, c: int, divisor: int) -> Expression:
 
 
 def _divided(target: Target) -> Iterator[Group]:
-    """ceil(x / n) and x // n over all captures, with any n: each capture bounds n."""
+    """ceil(x / n) and x // n, exact on all captures, for any n: each capture gives bounds of n."""
     linear, values = target.library.linear, target.values
     plain = np.flatnonzero((linear.values > 0).all(1) & (linear.values >= values).all(1))
     for op, above in (("ceil", 1), ("//", 0)):
@@ -324,9 +328,9 @@ def _divided(target: Target) -> Iterator[Group]:
 
 
 def _clamped(target: Target) -> Iterator[Group]:
-    """max(min(ceil((x + c) / d), high), low) of sizes and their products.
+    """max(min(ceil((x + c) / d), high), low), where x is a size or a product of sizes.
 
-    The limits are values at which captures pile up.
+    ``high`` and ``low`` are values that the field has on many captures.
     """
     values, products = target.values, target.library.products
     columns = products.values
@@ -375,8 +379,8 @@ def _clamped_law(law: Expression, c: int, divisor: int, limits: dict[str, int]) 
 
 
 def _shares(target: Target) -> Iterator[Group]:
-    """Laws share(x, c) and share(x, c // ceil(y / d)): the size of a part if x is cut into the
-    fewest even parts of at most c.
+    """share(x, c) and share(x, c // ceil(y / d)): the size of the parts if x is cut into the fewest
+    equal parts of at most c, or of at most c // ceil(y / d).
     """
     values, laws = target.raw, target.library.laws
     columns = laws.values[: BUDGET.share_columns].astype(np.int64)
@@ -416,8 +420,9 @@ def _share_law(law: Expression, limits: Sequence[Expression], i: int) -> Express
 
 
 def _budgets(library: Library) -> list[tuple[Expression, float, Array]]:
-    """c // ceil(y / d) of the sizes y, at least 1: the law, its cost in a share, and ``(N,)``
-    values."""
+    """The divided budgets c // ceil(y / d) of sizes y, at least 1: the law, its cost as a part of a
+    share law, and its values ``(N,)``.
+    """
     found = []
     for leaf in library.leaves:
         if leaf.values.max() > BUDGET.small:
@@ -430,7 +435,9 @@ def _budgets(library: Library) -> list[tuple[Expression, float, Array]]:
 
 
 def _scaled(target: Target) -> Iterator[Group]:
-    """x + ceil(column * z / d), searched backwards: each capture bounds the column."""
+    """x + ceil(column * z / d). Each capture gives bounds of the column, and the columns within the
+    bounds are looked up.
+    """
     library, weights, values = target.library, target.weights, target.values
     (named, inner, costs, sorted_by), far = library.inner, int(values.max())
     for x, z in library.leaf_pairs():
@@ -443,7 +450,7 @@ def _scaled(target: Target) -> Iterator[Group]:
         if len(informative) < max(BUDGET.scaled_rows, BUDGET.holds_share * target.n):
             continue
         rows = np.random.default_rng(3).permutation(informative)[:16]
-        # the captures that rule out most columns come first
+        # captures that rule out most columns are compared first
         rows = rows[np.argsort(-z.values[rows], kind="stable")]
         divisors, by = np.array((1, *POWERS))[:, None], np.maximum(z.values, 1)
         # for each chosen capture: the columns that fit it, as a range of its sorted values, for
@@ -489,9 +496,9 @@ def _scaled_law(
 
 
 def _kept(agree: Array, cost: Array, weights: Array) -> Array:
-    """The indices of the laws to keep, one for each pattern of agreement.
+    """The indices of the laws to keep; of laws that agree on the same captures only one is kept.
 
-    Kept are the laws that are best over all captures, those that are best where the very best law
+    These are the best laws over all captures, the best laws on the captures where the very best one
     fails, and all cheap laws.
     """
     first = distinct(packed(agree))

@@ -1,12 +1,14 @@
 """What the captures leave possible: alternatives to the law of a field, and sums of their mass.
 
-The law that the search found has the mass 1. Each alternative that the captures do not strike out
-has the mass ``prior * weight``: the prior is that of its family, a row of ``families.csv``, which
-says how often such an alternative was the truth, on captures that no search had seen; the weight is
-2**-bits of what it costs more than the law, or falls with the captures that speak against it. The
-odds that a bit is wrong on a layer are the mass of the alternatives that change it there, and of
-those to the fields that its law reads. A bit is claimed if the law keeps at least ``CLAIM`` of the
-mass.
+The law that the search found has the mass 1. Each alternative that the captures allow has the mass
+``prior * weight``. The prior is that of its family, a row of ``families.csv``: it says how often
+such an alternative was the truth, measured on captures that no search had used. The weight is
+2**-bits of what the alternative costs more than the law, or it falls with the captures that speak
+for the law.
+
+The odds that a bit is wrong on a layer are the mass of all alternatives that change it there,
+including alternatives to the laws of fields that its law reads. A bit is claimed if its law keeps
+at least ``CLAIM`` of the mass.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ class Family(NamedTuple):
 
 
 class Alternative(NamedTuple):
-    """What may hold instead of a law: the bits ``changed (N,) int64`` of the field on some layers,
-    with a ``weight`` for each layer or for all."""
+    """What may hold instead of a law. ``changed (N,) int64`` are masks of the field's bits that it
+    changes on each layer; ``weight`` is one number, or one for each layer.
+    """
 
     family: str
     text: str
@@ -69,29 +72,32 @@ def families() -> Mapping[str, Family]:
 
 @dataclass(frozen=True, eq=False)
 class Belief:
-    """What is believed of the words of some layers: ``words (N, W) uint32``, and for each field by
-    name the odds ``(N, width)`` that a bit of it is wrong."""
+    """The predicted ``words (N, W) uint32`` of some layers; and by name of each field the odds
+    ``(N, width)`` that a bit of it is wrong.
+    """
 
     fields: tuple[Solved, ...]
     words: Array
     odds: Mapping[str, Array]
 
     def probability(self) -> Array:
-        """``(N, W, 32)``: the probability of each bit; 0 for a bit without a law."""
+        """``(N, W, 32)``: the probability that a bit is right; 0 for a bit without a law."""
         out = np.zeros((*self.words.shape, 32), np.float32)
         for solved in self.fields:
             out[:, solved.word, solved.lsb : solved.end] = 1 / (1 + self.odds[solved.name])
         return out
 
     def unsure(self) -> dict[str, Array]:
-        """``(N,) bool`` for each field by name: the layers on which a bit of it is not claimed."""
+        """By name of each field, ``(N,) bool``: the layers on which one of its bits is not
+        claimed.
+        """
         out = {}
         for name, odds in self.odds.items():
             out[name] = np.any(1 / (1 + odds) < CLAIM, axis=1)
         return out
 
     def claimed(self) -> Array:
-        """``(N, W) uint32``: masks of the bits that are probable enough."""
+        """``(N, W) uint32``: masks of the bits that are claimed."""
         out = np.zeros_like(self.words)
         for solved in self.fields:
             sure = 1 / (1 + self.odds[solved.name]) >= CLAIM
@@ -100,15 +106,16 @@ class Belief:
 
 
 def believed(findings: Findings, asked: Columns) -> Belief:
-    """What the captures let us believe of layers; the values of fields become columns of
-    ``asked``."""
+    """The belief in the words of the layers ``asked``; the values of fields become columns of
+    ``asked``.
+    """
     values = fill(findings.ready, asked)
     words = np.zeros((asked.n, len(findings.moved)), np.uint32)
     odds: dict[str, Array] = {}
     for solved, others in alternatives(findings, asked):
         words[:, solved.word] |= solved.placed(values[solved.name])
         own = _odds(solved, others, asked.n)
-        # a field is wrong if one that it reads is: odds add, as all of them are small
+        # a field is wrong if a field that it reads is wrong: odds are added, because all are small
         for name in solved.reads:
             own += odds[name].max(1)[:, None]
         # a layer that no step decides has no law
@@ -126,8 +133,9 @@ def _odds(solved: Solved, others: Iterator[Alternative], n: int) -> Array:
 
 
 def masses(solved: Solved, others: Iterator[Alternative], n: int) -> dict[str, Array]:
-    """The mass ``(N, width)`` of the alternatives of each family that change a bit of a field, with
-    all priors 1."""
+    """By family, the mass ``(N, width)`` of the alternatives that change each bit of a field, if
+    all priors are 1.
+    """
     places = np.arange(solved.width)
     out: dict[str, Array] = {}
     for other in others:
@@ -140,8 +148,9 @@ def masses(solved: Solved, others: Iterator[Alternative], n: int) -> dict[str, A
 def alternatives(
     findings: Findings, asked: Columns
 ) -> Iterator[tuple[Solved, Iterator[Alternative]]]:
-    """Yield each field with what may hold instead of its law, as far as it changes the field on any
-    of the layers asked about; ``asked`` has the values of the fields as columns."""
+    """Yield each field with the alternatives to its law that change it on one of the layers
+    ``asked``, which have the values of the fields as columns.
+    """
     unlike = findings.unlike(asked)
     dependent, pair, every = findings.unseen_rows(asked)
     for solved in findings.ready:
@@ -168,7 +177,7 @@ def _every(
 def _other_lists(
     findings: Findings, solved: Solved, asked: Columns, values: Array
 ) -> Iterator[Alternative]:
-    """Yield lists that fit the captures as well."""
+    """Yield alternatives that are other decision lists: they agree with the captures as well."""
     captured, fields = findings.captured, findings.ready
     kinds: tuple[tuple[str, Iterator[Rival]], ...] = (
         ("rival", iter(solved.rivals)),
@@ -188,7 +197,9 @@ def _other_lists(
 def _other_numbers(
     findings: Findings, solved: Solved, asked: Columns, values: Array
 ) -> Iterator[Alternative]:
-    """Yield numbers that the captures only bound, or cut."""
+    """Yield alternatives that are other numbers in a law: budgets that the captures only bound, and
+    values of fields that were cut to their width.
+    """
     hidden = hidden_changes(solved, findings.captured, asked, values)
     yield _of("budget", hidden)
     for changed in findings.uncut_changes(solved, asked, values):
@@ -196,7 +207,9 @@ def _other_numbers(
 
 
 def upwards(changed: Array, width: int) -> Array:
-    """Masks of the lowest changed bit and all bits above it, which can be right only by chance."""
+    """Masks of the lowest changed bit and of all bits above it: if the lowest one is wrong, bits
+    above it are right only by chance.
+    """
     return np.where(changed != 0, -(changed & -changed), 0) & (2**width - 1)
 
 
@@ -207,8 +220,9 @@ def _unlike_layers(
     values: Array,
     unlike: Mapping[str, Array],
 ) -> Iterator[Alternative]:
-    """Yield alternatives on layers that are unlike those captured; those in ``unlike`` are given as
-    rows ``(N,) bool``."""
+    """Yield alternatives on layers that are unlike the captured ones. ``unlike`` has such layers by
+    family, as masks ``(N,) bool``.
+    """
     rows = {
         **unlike,
         "agree": findings.twins.apart(solved, asked),
@@ -223,7 +237,7 @@ def _unlike_layers(
 
 
 def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iterator[Alternative]:
-    """Yield alternatives whose weight falls with the captures that speak for the law."""
+    """Yield alternatives whose weight falls with the number of captures that support the law."""
     whole = np.full(asked.n, 2**solved.width - 1, np.int64)
     layers = len(findings.layers)
     text = f"{layers} captured layers"
@@ -236,7 +250,7 @@ def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iter
     yield Alternative("weak", text, _weakness(spare), whole)
     support = findings.support(solved)
     decided = support[solved.decide(asked)]
-    # each step is a law of its own, proved by the layers that it decides
+    # each step has its own law, which only the layers that it decides prove
     if len(solved.steps) > 1 or solved.partial:
         fewest = f"{int(support[:-1].min())} captures in its regime"
         yield Alternative("step", fewest, 1 / (decided + 1), whole)
@@ -244,7 +258,7 @@ def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iter
     if solved.width == 1:
         fewest = f"{findings.rarer(solved)} captures with the other value"
         yield Alternative("bit", fewest, 1 / (findings.rarer(solved) + 1), whole)
-    # such a condition often goes with what decides, and is not what decides
+    # such a condition often only correlates with the one that decides
     conditions = [part for when, _ in solved.steps for part in literals(when)]
     for family, has in (
         ("proxy", any(part.names(FIELD) for part in conditions)),
@@ -255,13 +269,15 @@ def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iter
 
 
 def _compares(condition: Expression) -> bool:
-    """True if a condition says that two numbers, neither of them a constant, are equal or not."""
+    """True if a condition says that two numbers, none of which is a constant, are equal or differ."""
     equal = condition.op in ("==", "!=")
     return equal and not any(part.op == CONSTANT for part in condition.args)
 
 
 def _weakness(spare: float) -> float:
-    """The weight of "no law" if the captures hold so many bits more than the law costs."""
+    """The weight of the alternative "no law", if the captures hold ``spare`` bits more than the law
+    costs.
+    """
     return float(2.0 ** (-min(spare, MOST_SPARE) / WEAK))
 
 
@@ -271,7 +287,7 @@ def _of(family: str, changed: Array, weight: Array | float = 1.0) -> Alternative
 
 
 def _whole(rows: Array, width: int) -> Array:
-    """Masks of all bits of a field on some rows."""
+    """Masks ``(N,)``: all bits of a field on the ``rows``, no bit on other rows."""
     return np.where(rows, 2**width - 1, 0).astype(np.int64)
 
 

@@ -34,7 +34,7 @@ def opposite(condition: Expression) -> Expression:
 
 
 def literals(condition: Expression) -> list[Expression]:
-    """The single conditions that a condition joins by ``and``; none for ``ALWAYS``."""
+    """The single conditions that ``and`` joins to a condition; none for ``ALWAYS``."""
     if condition.op == "and":
         found = []
         for part in condition.args:
@@ -47,7 +47,7 @@ def literals(condition: Expression) -> list[Expression]:
 
 
 def both(*conditions: Expression) -> Expression:
-    """All conditions joined by ``and``."""
+    """The condition that all of these conditions hold."""
     out = ALWAYS
     for condition in conditions:
         if out == ALWAYS:
@@ -60,7 +60,9 @@ def both(*conditions: Expression) -> Expression:
 
 
 def threshold(column: Expression, low: int, high: int) -> Priced:
-    """``column <= t`` for the roundest t between two captured values, and the cost of t."""
+    """``column <= t``, with the roundest t between the captured values ``low`` and ``high``, and
+    the cost of naming t.
+    """
     t = roundest(low, high)  # written as "<= t", or as "< t" if t is the upper captured value
     # a power of two is usually an exclusive limit
     below = t == high or (low + 1 <= t and t.bit_count() == 1)
@@ -77,7 +79,7 @@ def both_ways(priced: Iterable[Priced]) -> list[Priced]:
 
 
 class _Literals:
-    """Single conditions by number, and the captures that each selects."""
+    """Single conditions by their number, with the captures that each selects."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
@@ -96,7 +98,7 @@ class _Literals:
         return number
 
     def known(self, conditions: Iterable[Expression]) -> list[int]:
-        """The numbers of conditions; -2 for a condition that has no number yet."""
+        """The numbers of conditions; -2 for a condition without a number."""
         return [self._number.get(condition, -2) for condition in conditions]
 
     def masks(self) -> Array:
@@ -114,8 +116,8 @@ class _Literals:
         return parts, np.array([cost for _, cost in priced], float)
 
     def codes(self, parts: Array) -> Array:
-        """A number for each row of literals; rows with the same literals in another order have the
-        same number.
+        """A number for each row of literals; it is the same for rows with the same literals in
+        another order.
         """
         first, second, third = np.sort(parts, 1).T + 2
         base = len(self.conditions) + 2
@@ -124,11 +126,11 @@ class _Literals:
 
 @dataclass(frozen=True, eq=False)
 class Predicates:
-    """Conditions with ``masks (P, N) bool`` of the captures they select, by rising ``cost``.
+    """Conditions by rising ``cost``; ``masks (P, N) bool`` are the captures that each selects.
 
-    Conditions with equal masks are merged. Number 0 always holds. ``all_masks`` (packed) and
-    ``all_costs`` are those of every condition, rivals included; ``condition(i)`` and
-    ``any_condition(i)`` give the conditions themselves.
+    Of conditions with equal masks only the cheapest is here. Number 0 selects all captures.
+    ``all_masks`` (packed) and ``all_costs`` are those of every condition, including the dearer ones
+    with equal masks. ``condition(i)`` and ``any_condition(i)`` are the conditions themselves.
     """
 
     masks: Array
@@ -158,8 +160,8 @@ class Predicates:
         return replace(self, masks=self.masks[:few], cost=self.cost[:few])
 
     def cheaper(self, used: set[Expression]) -> Predicates:
-        """The same conditions, but conditions that decide other fields already are made cheap,
-        because fields usually share their regimes.
+        """The same conditions at lower costs for those that decide other fields already, because
+        fields often have the same regimes.
         """
         price = 2 + math.log2(max(len(used), 1))
         known = [self._literals.known(literals(condition)) for condition in used]
@@ -172,7 +174,7 @@ class Predicates:
         return _merged(self._literals, [(self._all_parts, costs)])
 
     def without(self, fields: set[str]) -> Predicates:
-        """The conditions that do not read some fields."""
+        """The conditions that read none of these fields."""
         if not fields & self._literals.fields:
             return self
         bad = [bool(condition.names(FIELD) & fields) for condition in self._literals.conditions]
@@ -182,14 +184,17 @@ class Predicates:
         return _merged(self._literals, [(self._all_parts[keep], self.all_costs[keep])])
 
     def also(self, extra: Sequence[Priced]) -> Predicates:
-        """These conditions and more, with their costs, and the opposites."""
+        """These conditions, the further ones with their costs, and the opposites of the further
+        ones.
+        """
         return _merged(
             self._literals, [self._literals.group(both_ways(extra))], self, protected=2 * len(extra)
         )
 
     def with_thresholds(self, columns: Sequence[Expression], most: int = 64) -> Predicates:
-        """These conditions and thresholds on more columns, alone and joined with the cheapest of
-        these."""
+        """These conditions and thresholds on further columns; each threshold also joined with the
+        cheapest of these conditions.
+        """
         if not columns:
             return self
         groups = []
@@ -209,7 +214,7 @@ def make_predicates(
     sizes: Collection[Expression] = (),
     extra: Collection[Priced] = (),
 ) -> Predicates:
-    """Conditions on plain columns; sizes have thresholds and are compared with each other."""
+    """Conditions on leaves. Sizes are compared with thresholds and with each other."""
     table = _Literals(columns)
     single = []
     categories = []
@@ -253,7 +258,7 @@ def make_predicates(
 def _thresholds(
     column: Expression, values: Sequence[int], price: float
 ) -> tuple[list[Priced], list[Priced]]:
-    """Limits between all captured values, in both directions, and round limits."""
+    """Limits of a column between any two captured values, in both directions, and round limits."""
     limits = [threshold(column, low, high) for low, high in itertools.pairwise(values)]
     most = 2 + math.log2(len(values))  # the bits that it takes to name one of the gaps
     return (
@@ -265,7 +270,7 @@ def _thresholds(
 def _joined(
     table: _Literals, categories: Sequence[Priced], natural: Sequence[Priced]
 ) -> list[Group]:
-    """Pairs and triples of categories; a category with a round limit."""
+    """Pairs and triples of categories, and pairs of a category and a round limit."""
     numbers = np.array([table.number(condition) for condition, _ in categories], int)
     costs = np.array([cost for _, cost in categories])
     columns = {}
@@ -286,7 +291,7 @@ def _joined(
 def _paired(
     table: _Literals, numbers: Array, costs: Array, limits: Sequence[Priced]
 ) -> list[Group]:
-    """Each literal joined with each limit and with its opposite."""
+    """Each literal joined with each limit, and with the opposite of each limit."""
     ways = []
     for condition, cost in limits:
         for way in (condition, opposite(condition)):
@@ -305,9 +310,10 @@ def _paired(
 def _merged(
     table: _Literals, groups: Sequence[Group], base: Predicates | None = None, protected: int = 0
 ) -> Predicates:
-    """These conditions merged with those of a ``base``.
+    """Conditions, merged with those of a ``base``: of conditions with equal masks the cheapest is
+    kept.
 
-    The last ``protected`` conditions stay, however many others are cheaper.
+    The last ``protected`` conditions are kept, however many others are cheaper.
     """
     n = table.columns.n
     parts, costs = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))

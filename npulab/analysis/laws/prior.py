@@ -1,4 +1,4 @@
-"""The numbers of the search: what a law costs (``PRIOR``, in bits), and how much is tried
+"""The numbers of the search: what a law costs in bits (``PRIOR``), and how much is tried
 (``BUDGET``).
 
 A law is accepted if the bits that it explains exceed the bits that it takes to write it down.
@@ -16,7 +16,7 @@ from functools import cache
 class Prior:
     """Costs and margins, in bits."""
 
-    # the cost of a name in a law: a parameter, another field, or a law of the user's
+    # the cost of a name in a law: of a parameter, of another field, or of a user's law
     parameter: float = 4.0
     field: float = 5.0
     given: float = 4.0
@@ -29,7 +29,7 @@ class Prior:
     # decision lists
     step: float = 1.0
     long_list: float = (
-        35.0  # a field whose list costs more is solved again when more fields are known
+        35.0  # a field whose list costs more is solved again when more fields have laws
     )
     step_again: float = 2.0  # naming a law that an earlier step of the list has
     parity: float = 30.0  # naming two or three bits among all bits of the parameters
@@ -61,7 +61,7 @@ class Prior:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on how much is tried, and counts of captures that a decision needs."""
+    """Limits on how much is tried, and the least numbers of captures for some decisions."""
 
     # The search sees so many captures of a sweep; the other captures check the result, and those
     # that disprove a field are added.
@@ -159,7 +159,7 @@ PRIOR, BUDGET = Prior(), Budget()
 
 @cache
 def constant_cost(value: int) -> float:
-    """The bits that it takes to name a constant: fewer if it is rounder."""
+    """The bits that it takes to name a constant; a round one takes fewer."""
     value = abs(int(value))
     if value <= 2:
         return 2
@@ -172,14 +172,14 @@ def constant_cost(value: int) -> float:
         return 5
     return min(
         4 + 1.2 * (bits - zeros), 4 + math.log2(value)
-    )  # the cheaper of two ways: by its bits without trailing zeros, or as it is
+    )  # the cheaper of two ways: named by its bits without the zeros at its end, or by all its bits
 
 
 @cache
 def roundest(low: int, high: int) -> int:
-    """The constant of ``low`` to ``high`` (included) that is cheapest to name.
+    """The cheapest constant to name from ``low`` to ``high``, both included.
 
-    Of equally cheap constants it is the nearest to 0.
+    Of several it is the nearest to 0.
     """
     if low <= 0 <= high:
         return 0

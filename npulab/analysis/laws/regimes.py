@@ -1,4 +1,4 @@
-"""The cheapest decision list for the bits of one field, and the rivals that captures leave."""
+"""The cheapest decision list for the bits of one field, and the rivals of each of its steps."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Found = tuple[tuple[float, Path], ...]
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """The material for the lists of one round of the search.
+    """What all decision lists of one round of the search share.
 
-    ``derived`` are the fields that others may read, ``deep`` allows laws of four columns, ``tried``
-    has the result for each place that was tried, by its values.
+    ``derived`` are the fields that laws may read; ``deep`` is true if laws of four columns are
+    allowed. ``tried`` keeps the result of each place that was tried, by the values of the place.
     """
 
     library: Library
@@ -48,8 +48,8 @@ class Round:
 @dataclass(frozen=True)
 class Limit:
     """A limit on the values of a law, as a condition that is true up to ``low`` and false from
-    ``high`` on. ``cost`` is that of the whole condition, ``price`` the part of it that the law
-    costs.
+    ``high`` on. ``cost`` is that of the whole condition in bits, ``price`` the part that names the
+    law.
     """
 
     condition: Expression
@@ -71,8 +71,8 @@ class _Lists:
     partly: bool = False
 
     def evident(self) -> _Lists:
-        """The lists without those whose conditions may select captures by chance just because a law
-        is right on them.
+        """The lists without those in which a condition may have been chosen only because it selects
+        the captures on which a law is right by chance.
         """
         return replace(
             self,
@@ -122,7 +122,8 @@ def solve(
     margin: float = PRIOR.field_gain,
     partly: bool = False,
 ) -> Solved | None:
-    """The cheapest decision list for some bits that also holds on captures it was not made from.
+    """The cheapest decision list for the bits of a place that is also right on captures that were
+    held out.
 
     None if there is no such list. With ``partly``, a list may leave captures without a law.
     """
@@ -186,10 +187,10 @@ def _cheaper(first: _Lists, second: _Lists) -> _Lists:
 
 
 def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Expression]:
-    """The law that explains most, the law that explains most of the remaining captures, and their
-    parts.
+    """At most four expressions: the law that explains most, the law that explains most of the other
+    captures, and parts of these two.
 
-    Such a column is where splitting and saturation begin, if it passes a limit.
+    A field often splits, or saturates, where the value of such an expression passes a limit.
     """
     first = int(np.argmax(weighed(agree, weights) - cost))
     second = int(np.argmax(weighed(agree, np.where(agree[first], 0, weights)) - cost))
@@ -201,9 +202,10 @@ def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Exp
 
 
 def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
-    """Limits on laws that separate the captures with one value from all others.
+    """Limits on laws: each separates the captures with one value of the field from all other
+    captures.
 
-    ``uses`` masks the fields that no law may read.
+    A law that reads a field of the mask ``uses`` is left out.
     """
     kinds, counts = np.unique(values, return_counts=True)
     first, its_values, natural = library.limited
@@ -237,8 +239,8 @@ def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
 
 
 def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
-    """The cheapest list with its rivals; None if lists that are made without some captures give too
-    many of these wrongly.
+    """The field with the cheapest list and its rivals. None if lists that are made without some
+    captures give too many of the held-out captures wrongly.
     """
     total, path = lists.found[0]
     steps = lists.steps(path)
@@ -278,9 +280,10 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved | None:
 def _step_rivals(
     captures: Captures, lists: _Lists, number: int, here: Array, left: Array
 ) -> Iterator[Rival]:
-    """The rivals of a step: other exact laws, and other conditions that select the same captures.
+    """The rivals of a step: other laws that are right on its captures, and other conditions that
+    select the same captures.
 
-    The step decides the captures ``here`` of those ``left``.
+    The step decides the captures ``here``, of the captures ``left`` by earlier steps.
     """
     laws, predicates = lists.laws, lists.predicates
     predicate, law = lists.found[0][1][number]

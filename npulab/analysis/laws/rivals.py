@@ -1,7 +1,7 @@
-"""The rivals of a law, which the captures cannot distinguish from it.
+"""The rivals of a law: other laws, conditions and lists that agree with all captures.
 
-They are limits elsewhere in the gaps between captured numbers, hidden budgets, and parameters that
-agree.
+They are limits elsewhere in the gaps between captured numbers, budgets that no capture shows, and
+parameters that agree on all captures.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ UNBOUNDED = 2**20  # above every budget
 
 
 def shorter(solved: Solved) -> Iterator[Steps]:
-    """Yield the decision list with one condition left out, or with one operator of a law replaced
-    by its operand, for each such change.
+    """Yield shorter decision lists: each lacks one condition, or has one operand of an operator in
+    place of the operator.
     """
     for number, (when, law) in enumerate(solved.steps):
         parts = literals(when)
@@ -51,7 +51,7 @@ def shorter(solved: Solved) -> Iterator[Steps]:
 
 
 def _whole(law: Expression) -> dict[Expression, None]:
-    """A law and all parts of it that compute whole numbers from whole numbers."""
+    """Yield a law and all its parts that are whole numbers computed from whole numbers."""
     inner: list[Expression] = []
     if operator(law.op).whole:
         for arg in law.args:
@@ -60,11 +60,11 @@ def _whole(law: Expression) -> dict[Expression, None]:
 
 
 def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterator[Rival]:
-    """Yield the lists with one threshold moved to an end of the gap between the captured values
-    around it.
+    """Yield rivals with one threshold moved to an end of its gap; the gap lies between the captured
+    values next to the threshold.
 
-    With ``inner`` it is also moved to the middle of the gap. A capture does not locate the
-    threshold of a step if later steps give it the same value as the step.
+    With ``inner`` the threshold is also moved to the middle of the gap. A capture does not bound
+    the gap if later steps give it the same value.
     """
     free, values_so = np.ones(columns.n, bool), solved.values(columns)
     for number, (when, law) in enumerate(solved.steps):
@@ -104,10 +104,10 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
 
 
 def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
-    """Yield the lists with a limit, at the end of the captured values, put on a law.
+    """Yield rivals with a limit on a law, at the lowest or the highest captured value of the law.
 
-    A limit is tried at an end that many captures share; limits at and beyond an end are tried on a
-    law that is limited at its other end on most captures.
+    The limit is tried if many captures share that value. If a law is limited at one end on most
+    captures, limits at its other end, and beyond that end, are tried as well.
     """
     decided, values = solved.decide(columns), solved.values(columns)
     raw = [columns[law][decided == number] for number, (_, law) in enumerate(solved.steps)]
@@ -143,12 +143,12 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
 def clamp_rivals(
     solved: Solved, columns: Columns, fields: Sequence[Solved] = ()
 ) -> Iterator[Rival]:
-    """Yield the lists in which a step with a constant is a limit on another law: the captures of
-    that step are all beyond the limit.
+    """Yield rivals in which a step with a constant is a limit on another law: that law is beyond
+    the limit on all captures of the step.
 
-    A limit may hold for more rows than its captures show: its step may come first, or have a wider
-    condition. The constant may also be one part of a limit whose other part is in a neighbour of
-    this field among ``fields``.
+    Such a limit may hold on more rows than the step decides: it may come first, or have a wider
+    condition. The constant may also be one part of a limit whose other part is in a neighbouring
+    field, one of ``fields``.
     """
     decided, values = solved.decide(columns), solved.values(columns)
     for number, (_, law) in enumerate(solved.steps):
@@ -188,8 +188,8 @@ def clamp_rivals(
 
 
 def separating_rivals(solved: Solved, columns: Columns, names: Sequence[str]) -> Iterator[Rival]:
-    """Yield the limits on a parameter that part the two captured values of a field, at either end
-    of the gap around them.
+    """Yield rivals for a field of two captured values: limits on a parameter that separate the two
+    values, at either end of the gap between them.
     """
     values = solved.values(columns)
     kinds = np.unique(values)
@@ -212,8 +212,8 @@ def separating_rivals(solved: Solved, columns: Columns, names: Sequence[str]) ->
 def _earlier(
     solved: Solved, number: int, law: Expression, columns: Columns, values: Array
 ) -> Iterator[Rival]:
-    """Yield the lists with a limited law as a step, first in the list or with a wider condition, as
-    far as the captures allow.
+    """Yield lists with a limited law as a step: as the first step, or with a wider condition, if
+    the captures allow it.
     """
     when, rest = solved.steps[number][0], (*solved.steps[:number], *solved.steps[number + 1 :])
     parts = literals(when)
@@ -226,10 +226,10 @@ def _earlier(
 
 
 def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> Iterator[Rival]:
-    """Yield other lists that fit the captures as well.
+    """Yield other lists that agree with the captures.
 
-    These are the lists of neighbouring fields, if they continue into this field, and the field's
-    own list with a parameter one less or one more (a size, or its last index).
+    They are the lists of neighbouring fields, if these continue into this field, and the field's
+    own list with a parameter that is one less or one more (a size in place of its last index).
     """
     lists = []
     for other in fields:
@@ -254,7 +254,7 @@ def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> I
 
 
 def _moved(law: Expression, up: int) -> Expression:
-    """The law of bits that begin ``up`` bits above the bits of ``law`` (below if negative)."""
+    """The law shifted right by ``up`` bits, or left if ``up`` is negative."""
     if up < 0 and law.op == "//" and law.args[1].op == CONSTANT and law.args[1].args[0] >= 2**-up:
         left = law.args[1].args[0] // 2**-up
         if left > 1:
@@ -266,12 +266,12 @@ def _moved(law: Expression, up: int) -> Expression:
 
 
 def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Array) -> Array:
-    """``(N,)``: masks of the field's bits that change if the budget of a ``share`` takes another
-    value that the captures allow.
+    """``(N,)``: masks of the field's bits that change if the budget of a ``share`` is another
+    number that the captures allow.
 
-    A budget is a hidden number that each capture only bounds. It is assumed to be one number, or to
-    rise or fall with the column of which it is a function; each number between the bounds of the
-    captures around a row is as likely as the law.
+    The budget is the largest size that a part may have; each capture only gives bounds of it. It is
+    assumed to be one number, or to rise or fall with one column. On each row, all numbers between
+    the bounds from the captures around it are as likely as the law.
     """
     changed = np.zeros(asked.n, np.int64)
     inside, outside = solved.decide(captured), solved.decide(asked)
@@ -304,7 +304,7 @@ def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Ar
 
 
 def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
-    """The least and the greatest budget that cut x into these shares."""
+    """The least and the greatest budget with which x is cut into parts of these sizes."""
     pieces = -(-x // np.maximum(values, 1))
     least = -(-x // np.maximum(pieces, 1))
     # a budget of at least x / pieces gives so many pieces; with x / (pieces - 1) there would be one
@@ -313,8 +313,8 @@ def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
 
 
 class Twins:
-    """Simple laws with equal values on all captures: parameters that always agree, or a parameter
-    that is always half of another.
+    """Simple laws that are equal on all captures, such as two parameters that always agree, or a
+    parameter that is always half of another.
     """
 
     def __init__(self, captured: Columns, names: Sequence[str]) -> None:
@@ -337,8 +337,8 @@ class Twins:
         return [twin for twin in self._of.get(key, ()) if twin != law]
 
     def rivals(self, solved: Solved) -> Iterator[Rival]:
-        """Yield the rivals of a field in which one occurrence, or all occurrences, of a part of a
-        law are replaced by its twin.
+        """Yield rivals of a field in which a part of a law is replaced by its twin: one occurrence
+        of the part, or all.
         """
         for number, (when, law) in enumerate(solved.steps):
             for whole in (law, when):
@@ -354,10 +354,7 @@ class Twins:
                                 )
 
     def apart(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows on which two laws differ that had equal values on all captures.
-
-        All are False if the field reads no parameter of such laws.
-        """
+        """``(N,) bool``: rows on which two twins differ; all False if the field reads no twin."""
         parts = dict.fromkeys(part for whole in solved.parts for part in whole.walk())
         out = np.zeros(asked.n, bool)
         if any(self.of(part) for part in parts):
@@ -368,7 +365,7 @@ class Twins:
 
 
 def _replaced(law: Expression, part: Expression, twin: Expression, left: list[int]) -> Expression:
-    """A law with a part replaced: its first ``left[0]`` occurrences, or all of them for -1."""
+    """The law with ``twin`` in place of the first ``left[0]`` occurrences of a part; -1: of all."""
     if law == part:
         if left[0] == 0:
             return law

@@ -1,5 +1,5 @@
-"""How much of new captures (from which no law was made) the laws claim, and how much of the claimed
-is wrong.
+"""How much of new captures, which no law was made from, the laws claim, and how many claims are
+wrong.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """Counts of cells; a cell is one bit in one capture, of the bits that vary in any capture.
-    ``claimed`` cells are those that the laws claim, ``wrong`` are claimed cells with the wrong
-    value.
+    """Counts of cells. A cell is one bit of one capture; only bits that vary have cells.
+    ``claimed`` cells are those that the laws claim, ``wrong`` are claimed cells with another value
+    than captured.
 
-    ``looked_at`` says how many jobs of how many the captures' words are, if not all of them.
-    ``by_bit`` has a row for each bit that varies: word, bit, cells, claimed, wrong. ``mistakes``
-    are (row, word, mask of wrong bits, claimed value of the word, its real value).
+    If not all jobs of the captures were used, ``looked_at`` says how many of how many. ``by_bit``
+    has a row for each bit that varies: word, bit, cells, claimed, wrong. ``mistakes`` are (row,
+    word, mask of wrong bits, claimed value of the word, captured value).
     """
 
     cells: int
@@ -71,11 +71,12 @@ def scored(
     looked_at: str = "",
     most: int = sys.maxsize,
 ) -> Score:
-    """The score of predictions, part by part; at most ``most`` mistakes are listed.
+    """The score of predictions, which are read part by part; ``mistakes`` has at most ``most``
+    entries.
 
-    A part is the words of some captures, their predictions and the masks of the claims, each
-    ``(N, W) uint32``. ``known`` are the captures that the laws were made from, ``nuisance (W,)``
-    masks bits to leave out.
+    Each part is three arrays ``(N, W) uint32``: the words of some captures, their predictions, and
+    masks of the claimed bits. ``known`` are the captures that the laws were made from; bits of the
+    mask ``nuisance (W,)`` do not count.
     """
     import pandas as pd
 
@@ -102,7 +103,7 @@ def scored(
     frame = pd.DataFrame({"word": word, "bit": bit, "cells": count, **counts})
     listed = []
     for row, of_word, mask, *values in mistakes:
-        # a bit that never varies is no cell, whatever a law says of it
+        # a bit that never varies has no cells, even if a law claims it
         if mask & varying[of_word]:
             listed.append((row, of_word, mask & int(varying[of_word]), *values))
     return Score(len(word) * count, *sums, frame, tuple(listed), looked_at)

@@ -1,4 +1,6 @@
-"""The search, round by round: single laws, fields by regimes, fields that read other fields."""
+"""The search, round by round: laws that hold on all captures, then fields with several cases, then
+fields that read other fields.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ QUANTILES = np.linspace(0, 1, 9)[1:-1]
 class Derived:
     """The fields that other fields may read.
 
-    ``usually`` has the law of a field as long as nothing limits its value; ``inner`` are partial
-    results of laws on which limits are tried.
+    ``usually`` has, by field, the law that the field follows as long as no limit applies. ``inner``
+    are partial results of laws, on which limits are tried.
     """
 
     names: tuple[str, ...] = ()
@@ -53,8 +55,8 @@ def start(
 ) -> State:
     """The state before any bit is explained.
 
-    ``ignore (W,) uint32`` masks bits without meaning, ``starts (W,)`` the bits at which a field
-    begins.
+    ``ignore (W,) uint32`` masks bits without meaning, ``starts (W,)`` masks the bits at which a
+    field begins.
     """
     bits = bits_of(words)
     varies = np.asarray(bits.any(0) & ~bits.all(0))
@@ -64,8 +66,9 @@ def start(
 
 
 def explain_plainly(state: State) -> tuple[State, Library]:
-    """The state with the fields that one law over the parameters explains, and the library of such
-    laws."""
+    """The state whose fields have one law over the parameters for all captures; and the library of
+    the laws that were tried.
+    """
     captures = state.captures
     library = make_library(captures.columns, captures.names, BUDGET.first_laws)
     return explain_singly(state, library), library
@@ -110,7 +113,9 @@ def explain(state: State, first: Library, brief: bool = False) -> State:
 
 
 def _round(state: State, derived: Derived, deep: bool) -> Round:
-    """Laws and conditions over the parameters that matter and the derived columns."""
+    """The laws and conditions of one round, over the parameters that matter and the derived
+    columns.
+    """
     captures = state.captures
     names = relevant(state)
     library = make_library(
@@ -123,7 +128,7 @@ def _round(state: State, derived: Derived, deep: bool) -> Round:
         ),
     )
     leaves = [*map(parameter, names), *map(field, derived.names)]
-    # conditions: a field has, or does not have, its usual value
+    # further conditions: a field has its usual value, or has another one
     compared = []
     for name, law in derived.usually:
         compared += [(term("==", field(name), law), 8.0), (term("!=", field(name), law), 8.0)]
@@ -142,11 +147,11 @@ def _round(state: State, derived: Derived, deep: bool) -> Round:
 
 
 def relevant(state: State) -> list[str]:
-    """The names of the whole-valued parameters, without those that are independent of every open
-    bit (G test).
+    """The names of the whole-valued parameters that matter: those that some open bit depends on by
+    a G test.
 
-    Parameters with few values stay, because they may decide regimes, unless a field is a plain copy
-    of them.
+    Parameters with few values always matter, because they may decide which case applies, unless a
+    field is a plain copy of them.
     """
     captures = state.captures
     targets = np.argwhere(state.todo)
@@ -187,10 +192,10 @@ def relevant(state: State) -> list[str]:
 
 
 def derive(state: State, library: Library, captured: bool) -> Derived:
-    """Add columns for fields that other fields may read: explained fields, with the values of their
-    laws.
+    """Add columns for the fields that other fields may read: explained fields, with the values of
+    their laws.
 
-    With ``captured``, runs of open bits become columns too, with their captured values.
+    With ``captured``, runs of open bits become columns, too, with their captured values.
     """
     captures = state.captures
     columns = captures.columns
@@ -220,7 +225,7 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
         if solved.partial:
             values = np.where(solved.decide(columns) < 0, solved.raw(captures.words), values)
         columns.add(solved.name, values)
-        # Fields whose law gives more than their bits are not read: a driver that cuts a value to a
+        # Fields whose law gives more than their bits are not read. A driver that cuts a value to a
         # narrow field computes other fields from the whole value.
         if (
             solved.width > 1
@@ -245,8 +250,7 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
 
 
 def _usual(values: Array, width: int, library: Library) -> Expression | None:
-    """The cheapest law, other than a constant, that gives a field on more than half of the
-    captures."""
+    """The cheapest law that gives a field on more than half of the captures and is no constant."""
     if not len(library):
         return None
     first = library.laws.values[: BUDGET.usual_laws]
@@ -258,8 +262,8 @@ def _usual(values: Array, width: int, library: Library) -> Expression | None:
 
 
 def attempt(state: State, round_: Round, place: Place, **options: Any) -> State:
-    """The state after a search for a decision list for a place; the same state if there is no such
-    list.
+    """The state after a decision list is sought for a place; it is the same state if none
+    is found.
     """
     solved = solve_once(state, round_, place, **options)
     if solved:
@@ -270,8 +274,8 @@ def attempt(state: State, round_: Round, place: Place, **options: Any) -> State:
 def regimes(state: State, round_: Round) -> State:
     """Explain open bits by decision lists.
 
-    First whole runs of open bits are tried with one law, then the fields that ``boundaries.places``
-    cuts from them.
+    First one list is sought for each whole run of open bits, then one for each field into which
+    ``boundaries.places`` divides it.
     """
     cut = places(state.captures.words, state.captures.information, round_.library, state.todo)
     for place in state.open_runs():
@@ -299,8 +303,8 @@ def partly(state: State, round_: Round) -> State:
 
 
 def again(state: State, round_: Round) -> State:
-    """Solve fields with long lists again, because a field that was explained later may allow a
-    simpler list.
+    """Solve fields with long lists again: a field that was explained after them may allow a shorter
+    list.
     """
     for old in state.solved:
         if len(old.steps) > 1 and old.cost > PRIOR.long_list and not state.is_read(old):
@@ -311,8 +315,8 @@ def again(state: State, round_: Round) -> State:
 
 
 def widen(state: State, round_: Round) -> State:
-    """Widen a field with a list by one or two open bits next to it, if a list for all these bits
-    costs about as much.
+    """Widen a field with a list by one or two open bits beside it, if a list for all these bits
+    costs about as much as the list of the field.
     """
     for old in state.solved:
         for run in state.open_runs() if len(old.steps) > 1 else ():
@@ -326,8 +330,8 @@ def widen(state: State, round_: Round) -> State:
 
 
 def merge(state: State, round_: Round) -> State:
-    """Merge two adjacent fields if one list explains both at about the cost of the dearer of their
-    lists.
+    """Merge two adjacent fields, if one list explains both and costs about as much as the dearer of
+    their two lists.
     """
     for low in state.solved:
         high = next(
@@ -352,7 +356,7 @@ def merge(state: State, round_: Round) -> State:
 
 
 def lone_bits(state: State, round_: Round) -> State:
-    """Find exclusive ors and decision lists for the remaining bits, one by one."""
+    """Find an exclusive or, or a decision list, for each bit that is still open."""
     captures = state.captures
     leaves = [*map(parameter, captures.names.integers)]
     known: dict[bytes, list[Expression]] = {}

@@ -18,9 +18,10 @@ LATEST = 8  # the most fields that are shown, the latest first
 
 
 def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None = None) -> str:
-    """The laws so far as HTML: how many bits they explain, the latest laws, and the current step.
+    """HTML with the bits that are explained so far, the latest laws, and the present step of the
+    search.
 
-    With ``naming``, bits have the names that they have in the map.
+    With ``naming``, bits have the names of the map.
     """
     state = watch.state
     if state is None:
@@ -40,9 +41,10 @@ def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None =
 
 @contextmanager
 def notebook_progress(watch: Watch, naming: Naming | None = None) -> Iterator[None]:
-    """Show the laws so far below the cell, in place, if somebody sits at the notebook.
+    """Show the laws so far below the cell, in one place, if somebody sits at the notebook.
 
-    The last line stays. Nothing is shown elsewhere, or for a search of less than a second.
+    The last showing stays. Outside of a notebook, and in a search of less than a second, nothing is
+    shown.
     """
     if not attended():
         yield

@@ -34,12 +34,12 @@ def explain_singly(
     lonely: bool = False,
     wide: bool = False,
 ) -> State:
-    """Explain bits by one law for all captures.
+    """Explain bits by laws that hold on all captures.
 
-    Unless ``lonely``, a single bit counts only with a plain law, as a limit looks like the high bit
-    of many laws. A narrow run counts only if single laws explain all varying bits around it, as a
-    part of a larger field often follows some law by chance. With ``wide`` only wide runs count.
-    ``derived`` are the fields that the library has.
+    A single bit is explained only by a plain law, unless ``lonely`` is true: a limit looks like the
+    high bit of many laws. A narrow run is explained only if single laws explain all varying bits
+    around it: a part of a larger field often follows some law by chance. With ``wide`` only wide
+    runs are explained. ``derived`` are the fields that are in the library.
     """
     matches = match(state.captures.words, library, state.todo)
     pieces = _cover(state, _by_gain(state, library, matches, derived), library)
@@ -80,10 +80,9 @@ def explain_singly(
 
 
 def _by_gain(state: State, library: Library, matches: Matches, derived: Collection[str]) -> Array:
-    """``(R, 5)``: the runs that are worth their cost, best first.
+    """``(R, 5)``: the runs that save more bits than they cost, the largest gain first.
 
-    A law that explains bits of several words is worth more than a law of the same bits of one word,
-    as its pieces share its cost.
+    A law that explains runs in several words gains more, because these runs share its cost.
     """
     captures, costs = state.captures, library.laws.cost
     found = runs(captures.words, library, matches, ~captures.varies, captures.starts)
@@ -114,7 +113,7 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
 
 
 def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
-    """The best of the runs ``(R, 5)`` that do not overlap, each cut to the open bits."""
+    """The best of the runs ``(R, 5)`` that do not overlap, each cut to the bits that are open."""
     total, powers = state.captures.information.sum(0), 2 ** np.arange(WORD_BITS)
     costs, laws = library.laws.cost, found[:, 3]
     used = set()
@@ -158,15 +157,15 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
 
 
 def _is_top(state: State, place: Place) -> bool:
-    """True if a run could be the top of a larger field: many quantities agree in their rarely set
-    high bits.
+    """True if a run may be the top of a larger field. Many quantities have equal high bits, because
+    these are rarely set.
     """
     share = float((state.captures.words[:, place.word] >> np.uint32(place.lsb) & 1).mean())
     return place.lsb > 0 and bool(state.todo[place.word, place.lsb - 1]) and not 0.3 < share < 0.7
 
 
 def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> Solved:
-    """The field of a piece with its law; other laws that give the same bits are its rivals."""
+    """A run as a field with its law; other laws that give the same bits are its rivals."""
     run, costs, shift = piece.run, library.laws.cost, piece.run.shift + piece.lsb - piece.run.lsb
     cost = float(costs[run.law])
     # the lowest bit varies
@@ -174,7 +173,8 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
         [position for position in piece.positions if state.captures.varies[position]]
     )
     extra = costs[fits] - cost + PRIOR.middle * ((starts > 0) - float(shift > 0))
-    # a parameter that gives the same bits comes before any formula, whatever other words share
+    # a parameter comes before a formula that gives the same bits, even if other words share the
+    # formula
     least = int(extra.argmin())
     plain = int(fits[least]), int(starts[least])
     if extra[least] < 0 and library.laws[plain[0]].op == PARAMETER:

@@ -36,15 +36,16 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The automatic name of a register map: word, lowest bit, width.
+        """The name of a run of bits by word, lowest bit and width: ``w3_0_7``.
 
-        ``naming`` has the name in maps whose registers have addresses or that have several blocks.
+        Maps whose registers have addresses, or with several blocks, write such names in another
+        way; see ``naming``.
         """
         return f"w{self.word}_{self.lsb}_{self.width}"
 
     @classmethod
     def named(cls, name: str) -> Place:
-        """The place of an automatic name."""
+        """The place with this automatic name."""
         return cls(*map(int, name[1:].split("_")))
 
     @property
@@ -70,13 +71,14 @@ class Place:
         return (values * 2**self.lsb).astype(np.uint32)
 
     def adjoins(self, other: Place) -> bool:
-        """True if another field begins at the end of this one, or the other way round."""
+        """True if one of the two fields begins at the end of the other."""
         return self.word == other.word and (self.end == other.lsb or other.end == self.lsb)
 
 
 def runs_of(bits: Array, word: int, starts: int = 0) -> list[Place]:
-    """The places of the set bits of a word, ``bits (32,) bool``: runs of adjacent bits, where a bit
-    in the mask ``starts`` begins a place of its own."""
+    """The places of adjacent set bits in ``bits (32,) bool`` of a word. A set bit that is also set
+    in the mask ``starts`` begins a new place.
+    """
     out: list[Place] = []
     for bit in np.flatnonzero(bits).tolist():
         if out and out[-1].end == bit and not starts >> bit & 1:
@@ -87,7 +89,7 @@ def runs_of(bits: Array, word: int, starts: int = 0) -> list[Place]:
 
 
 def covered(fields: Iterable[Place], words: int) -> Array:
-    """``(words,) uint32``: the bits of each word that belong to fields."""
+    """``(words,) uint32``: masks of the bits of each word that belong to one of the fields."""
     out = np.zeros(words, np.uint32)
     for place in fields:
         out[place.word] |= np.uint32(place.mask)
@@ -96,10 +98,10 @@ def covered(fields: Iterable[Place], words: int) -> Array:
 
 @dataclass(frozen=True)
 class Rival:
-    """An alternative to a step of a decision list, or to the whole list, that the captures cannot
-    distinguish from it: a law, a condition or a list.
+    """What may take the place of a step of a decision list, or of the whole list: a law, a
+    condition or a list that no capture tells from it.
 
-    ``extra_cost`` is the bits that the alternative costs more.
+    It costs ``extra_cost`` bits more.
     """
 
     extra_cost: float = 0.0
@@ -125,8 +127,8 @@ class Rival:
 
 @dataclass(frozen=True, eq=False)
 class Solved(Place):
-    """A field with a decision list that gives its bits on every capture that the list decides;
-    ``cost`` (of the list) and ``explained`` (information in the bits) are in bits.
+    """A field with a decision list, which gives its bits on every capture that a step of the list
+    decides. ``cost`` of the list and ``explained``, the information in the bits, are in bits.
     """
 
     steps: Steps
@@ -148,7 +150,7 @@ class Solved(Place):
 
     @property
     def parts(self) -> tuple[Expression, ...]:
-        """All conditions and laws of the steps."""
+        """The conditions and laws of all steps."""
         return tuple(itertools.chain(*self.steps))
 
     @cached_property
@@ -164,15 +166,15 @@ class Solved(Place):
         return self.steps[-1][0] != ALWAYS
 
     def decide(self, columns: Columns, steps: Steps = ()) -> Array:
-        """The number of the step that decides each row, (N,); -1 if none does."""
+        """``(N,)``: the number of the step that decides each row; -1 if none does."""
         out = np.full(columns.n, -1)
         for number, (when, _) in enumerate(steps or self.steps):
             out[(out < 0) & columns[when]] = number
         return out
 
     def uncut(self, columns: Columns, steps: Steps = ()) -> Array:
-        """The full values of the laws, ``(N,) int64``; the field has only their low bits. 0 on rows
-        that no step decides.
+        """``(N,) int64``: the full values of the laws, of which the field has the low bits; 0 on
+        rows that no step decides.
         """
         steps = steps or self.steps
         decided = self.decide(columns, steps)
@@ -184,17 +186,17 @@ class Solved(Place):
         return out
 
     def values(self, columns: Columns, steps: Steps = ()) -> Array:
-        """The field's raw value on each row, ``(N,) int64``."""
+        """``(N,) int64``: the field's raw value on each row."""
         return self.uncut(columns, steps) % 2**self.width
 
     def wrong(self, columns: Columns, words: Array, steps: Steps = ()) -> Array:
-        """``(N,) bool``: the captures whose bits differ from the value of the step that decides
-        them.
+        """``(N,) bool``: the captures in which the field differs from the law of the step that
+        decides.
         """
         return (self.values(columns, steps) != self.raw(words)) & (self.decide(columns, steps) >= 0)
 
     def alternative(self, rival: Rival) -> Steps:
-        """The steps after a rival takes the place of its step, or of the whole list."""
+        """The steps of the list with ``rival`` in place of its step, or of the whole list."""
         if rival.steps:
             return rival.steps
         when, law = self.steps[rival.step]
@@ -202,7 +204,7 @@ class Solved(Place):
         return (*self.steps[: rival.step], changed, *self.steps[rival.step + 1 :])
 
     def changes(self, rival: Rival, columns: Columns, values: Array) -> Array:
-        """``(N,) int64``: the bits in which a rival differs from the field's ``values``."""
+        """``(N,) int64``: the bits that ``rival`` changes in the field's ``values``."""
         return self.values(columns, self.alternative(rival)) ^ values
 
     def __str__(self) -> str:

@@ -18,8 +18,8 @@ Progress = Callable[[str], None]
 class Watch:
     """The observer of a search.
 
-    ``tell`` is called with a line at each step; ``state`` is the latest state, which remains when
-    the search is interrupted.
+    ``tell`` is called with a line at each step. ``state`` is the latest state: it is used if the
+    search is interrupted.
     """
 
     tell: Progress
@@ -30,9 +30,9 @@ class Watch:
 class Captures:
     """The captures of a search: ``words (N, W) uint32`` and their parameters as ``columns``.
 
-    ``varies (W, 32) bool`` are the bits that are not constant, ``information (N, W, 32)`` is the
-    code length of each bit; ``starts (W,)`` are masks of the bits at which a field is known to
-    begin; ``watch`` observes the search.
+    ``varies (W, 32) bool`` marks the bits that are not constant. ``information (N, W, 32)`` is the
+    code length of each bit in bits. ``starts (W,)`` are masks of bits at which a field begins, as
+    far as that is known. ``watch`` observes the search.
     """
 
     words: Array
@@ -48,7 +48,7 @@ class Captures:
         return len(self.words)
 
     def weights(self, place: Place) -> Array:
-        """``(N,)``: the bits of information in the value that each capture has in a place."""
+        """``(N,)``: the information in each capture's value in a place, in bits."""
         return np.asarray(self.information[:, place.word, place.lsb : place.end].sum(1))
 
 
@@ -56,9 +56,9 @@ class Captures:
 class State:
     """The fields explained so far, and the bits that are still to be explained.
 
-    ``todo (W, 32) bool`` are the bits to explain, ``solved`` the explained fields, ``follows`` the
-    names of the fields that each field reads, directly or not; ``nearly`` is, by open place, a law
-    that nearly fits it, as text.
+    ``todo (W, 32) bool`` are these bits, ``solved`` the explained fields. ``follows`` has by field
+    the names of all fields that it reads, directly or through others. ``nearly`` has by open place
+    a law that nearly fits, as text.
     """
 
     captures: Captures
@@ -68,7 +68,7 @@ class State:
     nearly: Mapping[Place, str] = field(default_factory=dict)
 
     def accept(self, solved: Solved, instead_of: Collection[Solved] = ()) -> State:
-        """The state with one more field; the fields ``instead_of`` are taken out."""
+        """The state with one more field, and without the fields ``instead_of``."""
         reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
         # a field that read these bits while they were open now reads, through the new field, what
         # its law reads
@@ -94,26 +94,28 @@ class State:
         return replace(self, todo=todo)
 
     def is_read(self, *fields: Solved) -> bool:
-        """True if any field reads one of these fields."""
+        """True if any field reads one of these fields, directly or through others."""
         names = {solved.name for solved in fields}
         return any(names & follows for follows in self.follows.values())
 
     def is_open(self, place: Place) -> bool:
-        """True if a place has a bit to explain and no bit that is explained already."""
+        """True if a place has a bit to explain, and each of its other varying bits is to be
+        explained as well.
+        """
         here = slice(place.lsb, place.end)
         todo, varies = self.todo[place.word, here], self.captures.varies[place.word, here]
         return bool(todo.any() and (todo | ~varies).all())
 
     def open_runs(self) -> list[Place]:
-        """The bits to explain; adjacent bits are one place."""
+        """The bits to explain, as places of adjacent bits."""
         out = []
         for word in np.flatnonzero(self.todo.any(1)).tolist():
             out += runs_of(self.todo[word], word, self.captures.starts[word])
         return out
 
     def circular(self, place: Place, derived: Collection[str]) -> set[str]:
-        """The names of ``derived`` fields that the law of a place must not read: the place itself,
-        and fields that read it.
+        """The names of ``derived`` fields that the law of a place must not read: fields that
+        overlap the place, and fields that read one of these.
         """
         there = {name: Place.named(name) for name in derived}
         names = {place.name} | {

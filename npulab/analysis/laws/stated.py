@@ -29,7 +29,7 @@ from npulab.registers.fields import WORD_BITS
 if TYPE_CHECKING:
     import pandas as pd
 
-ENOUGH = 8  # a law is called found if at least so many different captures support it
+ENOUGH = 8  # the fewest different captures after which a law that agrees is called found
 TYPE = re.compile(r"u(8|16|32)(?:\[([0-9]+)\])?")
 WORD_BYTES = WORD_BITS // 8
 SHOWN = 20  # the most names of captures in a row of the table
@@ -52,9 +52,9 @@ AGREES, CONTRADICTED, SAME, NOTHING = "agrees", "contradicted", "not varied", "n
 class Stated:
     """A named law for recorded numbers; ``laws`` has one law, or one for each index.
 
-    A law of cases states nothing for a capture if none of its cases holds. ``places`` are
-    alternative ways to find the recorded numbers; the first place whose names a capture has is
-    taken for it.
+    A law of cases says nothing of a capture in which none of its cases holds. ``places`` are
+    alternative names of the recorded numbers: of each capture the first place is used whose names
+    it has.
     """
 
     name: str
@@ -64,7 +64,8 @@ class Stated:
 
     @classmethod
     def parse(cls, name: str, law: str, *places: str, count: int = 1) -> Stated:
-        """Read a law from texts; with ``count`` above 1 the texts are read for each ``i`` from 0.
+        """Read a law from texts. With ``count`` above 1 the texts are read once for each ``i`` from
+        0 to ``count - 1``.
 
         Raises as ``parse_law``.
         """
@@ -82,10 +83,10 @@ class Stated:
 
 
 def word_fields(offset: int, kind: str) -> list[str]:
-    """The names of the word fields that a value of type ``kind`` at a byte offset covers.
+    """The names of the fields of words that a value of type ``kind`` at a byte offset covers.
 
-    ``kind`` is ``u8``, ``u16``, ``u32``, or an array of these, as ``u32[16]``. Raises ValueError
-    for another type, and for a type that crosses a word.
+    ``kind`` is ``u8``, ``u16``, ``u32``, or an array of one of these, such as ``u32[16]``. Raises
+    ValueError for another type, and for an offset that its size does not divide.
 
     >>> word_fields(0x146, "u16")
     ['w81_16_16']
@@ -161,8 +162,8 @@ def _of_row(row: Mapping[str, str]) -> Stated:
 
 @dataclass(frozen=True, eq=False)
 class _Evidence:
-    """Captures as columns: for each name the numbers ``(N,)``, and ``(N,) bool``: which captures
-    have a number.
+    """The captures as columns: by name the numbers ``(N,)`` and a mask ``(N,) bool`` of the
+    captures that have one.
     """
 
     names: tuple[str, ...]
@@ -247,7 +248,7 @@ class _Evidence:
         return cls(tuple(map(str, captures)), words, lengths, columns, Naming.of(words.shape[1]))
 
     def different(self, rows: Array) -> int:
-        """The number of different captures in ``rows``, at most ``ENOUGH``."""
+        """The number of different captures in ``rows``, counted up to ``ENOUGH``."""
         seen = set()
         for row in rows:
             numbers = []
@@ -259,9 +260,11 @@ class _Evidence:
         return len(seen)
 
     def column(self, name: str, kinds: Sequence[str]) -> tuple[Array, Array] | None:
-        """The numbers ``(N,)`` of a name and which captures have it ``(N,)``: from the first of
-        ``kinds`` (parameter, field) that knows the name or another spelling of it, else from the
-        bits that the name states; None if it states none.
+        """The numbers ``(N,)`` of a name and ``(N,) bool``: the captures that have it; None if
+        there is no such number.
+
+        The first of ``kinds`` (parameter, field) that has the name, or another spelling of it,
+        gives the numbers. If none has, the name may state bits of a word, such as ``w3_0_7``.
         """
         for kind, spelling in itertools.product(kinds, spellings_of(name)):
             if Expression(kind, (spelling,)) in self.columns:
@@ -382,8 +385,9 @@ def _columns(columns: Mapping[Expression, Array], rows: Array) -> Columns:
 
 
 def _values(steps: Steps, columns: Columns) -> tuple[Array, Array]:
-    """``(N,) int64``: the values of the first case that holds; ``(N,) bool``: rows on which a case
-    holds."""
+    """``(N,) int64``: for each row the value of the first case that holds; ``(N,) bool``: the rows
+    on which one holds.
+    """
     out, left = np.zeros(columns.n, np.int64), np.ones(columns.n, bool)
     for when, law in steps:
         holds = left & np.asarray(columns[when]).astype(bool)
@@ -393,8 +397,8 @@ def _values(steps: Steps, columns: Columns) -> tuple[Array, Array]:
 
 
 def _whole(values: Array) -> Array:
-    """The values as int64; a value that is not a whole number becomes ``NO_NUMBER``, which no field
-    can have.
+    """The values as int64. A value that is no whole number becomes ``NO_NUMBER``, which no field
+    can hold.
     """
     if values.dtype.kind != "f":
         return values.astype(np.int64)
@@ -407,6 +411,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _numbers(values: Any, name: str) -> Array:
-    """``(N,)`` numbers: int64 if all are whole, else float32."""
+    """``(N,)``: the numbers as int64 if all are whole, else as float32."""
     column = np.atleast_1d(checked_numbers(values, name))
     return column.astype(np.int64 if (column == np.round(column)).all() else np.float32)

@@ -1,6 +1,4 @@
-"""The result of a search in a sweep, as text and as records: laws, open bits, what to capture
-next.
-"""
+"""The laws of a sweep as text and as records: the laws, the open bits, and what to capture next."""
 
 from __future__ import annotations
 
@@ -29,9 +27,9 @@ DRAWN = (
 
 @dataclass(frozen=True, eq=False)
 class Summary(Answer):
-    """The laws of a sweep, its ``open`` bits, and a ``plan`` of the layers to capture next.
+    """The laws of a sweep, its ``open`` bits, and a ``plan``: the layers to capture next.
 
-    ``drawn`` says that the layers of the plan were drawn rather than taken from a table of
+    ``drawn`` is true if the layers of the plan were drawn at random, and not taken from a table of
     candidates.
     """
 
@@ -133,7 +131,7 @@ class Summary(Answer):
 
 
 def _runs(bits: Sequence[Row], laws: Laws) -> list[Row]:
-    """Rows of open bits, with adjacent bits of one reason and detail joined to one row."""
+    """The rows of open bits; adjacent bits with one reason and one detail share a row."""
     runs: list[list[Row]] = []
     for bit in bits:
         last = {}

@@ -96,10 +96,10 @@ class Token(NamedTuple):
 
 
 def parse_law(text: str, index: int | None = None) -> Expression:
-    """A law of one case, read from its text; ``w3_4_8`` (word, lowest bit, width) or a dotted name
+    """Read a law of one case from its text; ``w3_4_8`` (word, lowest bit, width) or a dotted name
     is a field.
 
-    With ``index``, the name ``i`` is that number, also within brackets (``Size[i]``). Raises
+    With ``index``, the name ``i`` stands for that number, also in brackets (``Size[i]``). Raises
     ValueError (text, place, got, allowed).
 
     >>> parse_law("0xa000 + kernel_h * 0x20 + kernel_w")
@@ -112,8 +112,9 @@ def parse_law(text: str, index: int | None = None) -> Expression:
 
 
 def parse_steps(text: str, index: int | None = None) -> Steps:
-    """The cases (when, law) of a law, read from its text; the first case that holds decides. Raises
-    as ``parse_law``."""
+    """Read the cases (when, law) of a law from its text; the first case whose condition holds
+    decides. Raises as ``parse_law``.
+    """
     return _Reader(text, index).steps()
 
 
@@ -135,7 +136,9 @@ class _Reader:
                 return ((ALWAYS, self.read(law)),)
 
     def tree(self) -> ast.expr:
-        """Python's tree of the tokens. Each stands in a line, so that a node tells its place."""
+        """Python's tree of the tokens; each token has a line of its own, so that a node tells its
+        place.
+        """
         lines = "\n".join(self.pieces())
         if self.has_cases:
             lines = "{" + lines + "}"
@@ -146,7 +149,7 @@ class _Reader:
         return found
 
     def pieces(self) -> Iterator[str]:
-        """The tokens as Python's, each checked to be one that may stand at its place."""
+        """The tokens in Python's spelling; each is checked: it must be allowed at its place."""
         ends, allowed, minuses = [END], OPERAND, 0
         if self.has_cases:
             ends, allowed = [], CASE
@@ -171,7 +174,7 @@ class _Reader:
             self.refuse(len(self.tokens), allowed)
 
     def read(self, node: Any, real: bool = False) -> Expression:
-        """The law of a tree; ``real`` is true within ``float32(...)``."""
+        """The law of a tree; ``real`` is true inside ``float32(...)``."""
         match node:
             case ast.Name():
                 return self.leaf(node.lineno - 1)
@@ -243,13 +246,15 @@ def _tokens(text: str) -> list[Token]:
 
 @cache
 def _forms() -> list[tuple[Operator, ast.expr]]:
-    """The operators with the trees of their texts. The last row stands first, as the table has a
-    special case, and an operator of real numbers, after a general one that is written alike."""
+    """The operators with the trees of their texts, in the reverse order of the table: there a
+    special case, and an operator of real numbers, stand after the general operator with the same
+    text.
+    """
     return [(row, _Reader(row.text.format(*HOLES)).tree()) for row in reversed(OPERATORS.values())]
 
 
 def _operands(form: ast.AST, node: Any) -> list[ast.expr] | None:
-    """The operands of a node that has a form; None if it has another form."""
+    """The operands of a node of the same form as an operator's text; None for another form."""
     name = getattr(form, "id", None)
     if name in HOLES:
         return [node]

@@ -1,5 +1,5 @@
-"""Open bits that no layer explains: counters over the order of the captures, and what looks random.
-They are proposed as nuisance.
+"""Open bits that no parameter explains: counters over the order of the captures, and bits that look
+random. They are proposed as nuisance.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MOST = 4.0  # standard deviations from chance that a random bit may have
 
 
 def proposals(words: Array, columns: Mapping[str, Array], open_: Array) -> dict[Place, str]:
-    """For runs of open bits that look like nuisance, a text that says why and names the call that
-    leaves them out.
+    """By run of open bits that looks like nuisance: a text that says why, and names the call that
+    leaves it out.
 
-    ``words (N, W) uint32`` are all captures in their order, ``columns`` their parameters,
-    ``open_ (W, 32) bool`` the bits without a law.
+    ``words (N, W) uint32`` are all captures in their order, ``columns`` their parameters, ``open_
+    (W, 32) bool`` the bits without a law.
     """
     found = {}
-    # captures in the order of a parameter do not tell it from a counter
+    # if captures are sorted by a parameter, a counter cannot be told from it
     ordered = any((np.diff(column) >= 0).all() for column in columns.values())
     for word in np.flatnonzero(open_.any(1)).tolist():
         for place in runs_of(open_[word], word):
@@ -41,13 +41,15 @@ def proposals(words: Array, columns: Mapping[str, Array], open_: Array) -> dict[
 
 
 def _counted(values: Array, width: int, ordered: bool) -> str:
-    """A text if the values count the captures in their order, or grow with it; else blank."""
+    """A text if the values count the captures in their order, or grow from capture to capture; else
+    "".
+    """
     size, different = 2**width, len(np.unique(values))
     steps = np.diff(values) % size
     if (steps == steps[0]).all() and (len(values) - 2) * width > 2 * PRIOR.selection:
         step = (int(steps[0]) + size // 2) % size - size // 2
         return f"grows by {step} from each capture to the next"
-    # the values have one of so many orders
+    # the values are in one of this many possible orders
     orders = math.lgamma(different + 1) / math.log(2)
     if not ordered and (np.diff(values) >= 0).all() and orders > width + PRIOR.selection:
         return "grows from capture to capture, in their order"
@@ -55,8 +57,8 @@ def _counted(values: Array, width: int, ordered: bool) -> str:
 
 
 def _looks_random(values: Array, width: int, columns: Mapping[str, Array]) -> bool:
-    """True if each bit is set in half of the captures, and the bits of similar layers, those that
-    are next to each other in the order of any parameter, do not agree.
+    """True if each bit is set in about half of the captures, and is independent of its value in the
+    next capture, whichever parameter the captures are sorted by.
     """
     n = len(values)
     if width < BUDGET.wide_run or n * width < LEAST:

@@ -1,7 +1,10 @@
-"""Laws and a store of captures: searched on a sample, proved on every capture, part by part.
+"""Laws of a store of captures: they are sought on a sample, and proved on every capture, part by
+part.
 
-What disproves a law, and captures in which a bit moves that no sampled capture moves, go back into
-the sample. Memory holds the sample and the captures that one step of an iteration gives."""
+Captures that disprove a law are added to the sample, and so are captures in which a bit moves that
+is constant in the sample. Memory holds the sample, and the captures that one step of an iteration
+gives.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,11 @@ Told = Callable[[str], None]
 class Proof(Answer):
     """What all ``captures`` of a store say of ``laws``.
 
-    ``table`` has a row for each field with a law: word, lsb, width, law, decided (captures of which
-    the law says something), wrong, first (the number of the first capture that it gives wrongly, -1
-    if none). ``unseen`` are the bits that move in the store and do not in the captures from which
-    the laws were made: (word, bit). ``against`` are captures that disprove laws or move such bits,
-    as a sweep of at most 40 for each.
+    ``table`` has a row for each field with a law: word, lsb, width, law, decided (the number of
+    captures that a step of the law decides), wrong (the number that it gives wrongly), first (the
+    number of the first of these captures, -1 if none). ``unseen`` are (word, bit) of bits that move
+    in the store and are constant in the captures that the laws were made from. ``against`` is a
+    sweep of captures that disprove laws or move such bits: at most 40 for each law and each bit.
     """
 
     laws: Laws
@@ -58,8 +61,9 @@ class Proof(Answer):
 
     @property
     def holding(self) -> Laws:
-        """The laws that no capture disproves, without those that read a field of a law that one
-        does."""
+        """The laws that no capture disproves. Laws that read a field of a disproved law are left
+        out, too.
+        """
         wrong = {str(name) for name in self.table["field"][self.table["wrong"] > 0]}
         kept = []
         for solved in self.laws._solved:
@@ -87,7 +91,7 @@ class Proof(Answer):
 
 @dataclass
 class _Tally:
-    """What was seen of one law so far."""
+    """The captures of one law that were counted so far."""
 
     decided: int = 0
     wrong: int = 0
@@ -172,7 +176,7 @@ def _table(laws: Laws, tallies: dict[str, _Tally]) -> pd.DataFrame:
 
 
 def joined(sweeps: list[Sweep]) -> Sweep | None:
-    """Sweeps of one store as one; None for none."""
+    """Several sweeps of one store as one sweep; None if there are none."""
     import pandas as pd
 
     if not sweeps:
@@ -189,11 +193,11 @@ def find_laws_on(
     progress: Told | None = None,
     **options: Any,
 ) -> Proof:
-    """Search the laws of a store on a sample, prove them on all its captures, and search again with
-    what disproves them, at most four times.
+    """Search the laws of a store on a sample and prove them on all captures. Captures that disprove
+    laws are added to the sample for the next search; there are at most four searches.
 
-    The sample is ``sample`` captures at random, those with the lowest and the highest value of each
-    parameter, and 50 pairs of captures with equal parameters. ``options`` are those of
+    The sample has ``sample`` captures at random, those with the lowest and the highest value of
+    each parameter, and 50 pairs of captures with equal parameters. ``options`` are those of
     ``find_laws``. ``holding`` of the answer are the laws that hold on every capture; their numbers
     of supporting captures are those of the sample.
     """
@@ -254,13 +258,15 @@ def score_store(laws: Laws, store: SweepStore) -> Score:
 
 
 def _claims(laws: Laws, store: SweepStore) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield the words of each part, their predictions and the masks of the claims."""
+    """Yield for each part its words, their predictions and masks of the claimed bits."""
     for sweep in store:
         yield (laws._like(sweep.words), *_predicted(laws, sweep.parameters))
 
 
 def _predicted(laws: Laws, parameters: pd.DataFrame) -> tuple[Array, Array]:
-    """``laws.predict``, asked once for each layer and for few layers at once."""
+    """The predictions of ``laws``: each different layer is predicted once, and only few layers at a
+    time.
+    """
     numbers = parameters.groupby([*parameters], sort=False).ngroup().to_numpy()
     _, firsts, back = np.unique(numbers, return_index=True, return_inverse=True)
     layers = parameters.iloc[firsts].reset_index(drop=True)
