@@ -6,10 +6,11 @@
     0x00000c23, /*   GL.FLUSH_CACHE := DEPTH=1,COLOR=1 */
     cmd 00000000: 08010e03 00000c23 08010e02 00000701
 
-etna_viv's tools print the first form, the kernel driver's dump of a hang the second. Commands that
-load no state, and lines of neither form, are skipped and counted. A LOAD_STATE with fewer states
-than it says is cut short: its states are read, and the missing ones are a row of
-``parameters["missing"]``. Source: etna_viv's ``tools/show_egl2_log.py``, etnaviv's
+etna_viv's tools print the form of the first two lines, the kernel driver's dump of a hang the form
+of the last. Commands that load no state, and lines of neither form, are skipped and counted. A text
+may be cut in the middle of a LOAD_STATE, so that states are missing at its end: the states that are
+there are read, and a row of ``parameters["missing"]`` names those that are not. Source: etna_viv's
+``tools/show_egl2_log.py``, etnaviv's
 ``etnaviv_gpu.c``.
 """
 
@@ -34,7 +35,7 @@ MOST_WORDS = 2**22
 
 
 class Word(NamedTuple):
-    """A word of the stream, its line, and the note that is printed next to it."""
+    """A word of the stream: its value, the number of its line, and the note printed next to it."""
 
     value: int
     line: int
@@ -46,7 +47,7 @@ class Word(NamedTuple):
         return COMMAND.match(self.note) is not None
 
     def as_line(self) -> Line:
-        """Return the word as a skipped line."""
+        """Return the word as a line, for the list of skipped lines."""
         return Line(self.line, f"{self.value:#010x} {self.note.strip()}".strip())
 
 
@@ -62,10 +63,10 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """Return the capture of a stream, by the file's name: a job of register writes.
+    """Return the capture of a stream, under the file's name: one job of register writes.
 
-    Raises ValueError naming file and line if a word is not what its note says, and if no state is
-    loaded.
+    Raises ValueError naming the file if the stream loads no state. Raises ValueError naming file
+    and line if a word is not what its note says, and if there are too many words.
     """
     words, rest = _words(path)
     writes, commands, missing = _writes(path, words)
@@ -91,7 +92,7 @@ def read(path: Path) -> dict[str, Capture]:
 
 
 def _words(path: Path) -> tuple[list[Word], list[Line]]:
-    """Return the words in order, and the lines of neither form."""
+    """Return the words in order, and the lines that print no words."""
     words: list[Word] = []
     rest: list[Line] = []
     for line in lines_of(path):
@@ -112,8 +113,8 @@ def _words(path: Path) -> tuple[list[Word], list[Line]]:
 def _writes(
     path: Path, words: list[Word]
 ) -> tuple[list[tuple[int, int]], list[Line], list[dict[str, Any]]]:
-    """Return (offset, value) of every state, the commands that load none, and the missing
-    states."""
+    """Return three lists: (offset, value) of every state loaded, the commands that load none, and
+    the states that are missing."""
     writes: list[tuple[int, int]] = []
     others: list[Line] = []
     missing: list[dict[str, Any]] = []
@@ -124,7 +125,8 @@ def _writes(
         head = HEADER.parse(word.value.to_bytes(4, "little"))
         _refuse_wrong_note(path, word, head)
         if head.opcode != LOAD_STATE:
-            # A command is two words; a note without a command's name belongs to the command before.
+            # A command has at least two words. A word whose note names no command belongs to the
+        # command before it.
             end = at + 2
             while heads[at] and end < len(words) and words[end].note and not heads[end]:
                 end += 1
@@ -151,7 +153,8 @@ def _writes(
 
 
 def _refuse_wrong_note(path: Path, word: Word, head: Any) -> None:
-    """Raise ValueError if the note of a LOAD_STATE says another base or count."""
+    """Raise ValueError if the note of a LOAD_STATE says another base or count than its word, and if
+    the word is no LOAD_STATE."""
     match = BASE.search(word.note)
     if match is None:
         if word.note and not word.is_head:
@@ -171,7 +174,7 @@ def _refuse_wrong_note(path: Path, word: Word, head: Any) -> None:
 
 
 def _refuse_wrong_offset(path: Path, word: Word, offset: int) -> None:
-    """Raise ValueError if the note of a state says another offset."""
+    """Raise ValueError if the note of a state says another offset than ``offset``."""
     match = PLACE.match(word.note)
     if match and int(match[1], 16) != offset:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The command stream that starts a job: LOAD_STATE commands and what fills between them."""
+"""Reads and writes the command stream that starts jobs: LOAD_STATE commands, and fill words."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ HEADER = construct.ByteSwapped(
         "offset" / construct.BitsInteger(16),
     )
 )
-MOST_STATES = 1024  # the states of a LOAD_STATE whose count is 0
+MOST_STATES = 1024  # a LOAD_STATE whose count field is 0 loads this many states
 
-# The states that Mesa sends once at start-up, around the address of a parameter block, at the end.
+# The states that Mesa sends: START_UP once at the beginning, FLUSH once at the end, the others for
+# each parameter block, around its address. A pair is (offset, value).
 START_UP = ((0x0A28, 0x11), (0x384C, 2))
 NO_REMAP = ((0x393C, 0), (0x3940, 0))
 NN_CONFIG, NN_INST_ADDR = (0x3930, 0x10), 0x10A0
 TP_CONFIG, TP_INST_ADDR = (0x394C, 0), 0x10B8
-PART, PAD_PART = 0x3950, 8  # 8 in every part of a pad job but the last
+PART, PAD_PART = 0x3950, 8  # the state PART is PAD_PART in all parts of a pad job but the last
 SLOT = (0x10A4, 0)
 FLUSH = ((0x380C, 0xC23), (0x380C, 0xC23))
 States = list[tuple[int, int]]
@@ -55,7 +56,8 @@ def loads(words: Array) -> Iterator[tuple[int, int, int]]:
 
 @lru_cache(2**12)
 def _head(word: int) -> Any:
-    """Return the head of a command; a stream repeats few different heads."""
+    """Return the fields of a command's first word. They are cached: a stream has few different
+    first words."""
     return HEADER.parse(word.to_bytes(4, "little"))
 
 
@@ -105,8 +107,8 @@ def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
 def stream_of(jobs: Sequence[States]) -> Array:
     """Return the command stream that runs jobs in order, as Mesa sends it.
 
-    ``jobs`` hold the states of each job; the first job also has the states of the start-up, the
-    last job the flush."""
+    ``jobs`` has the states of each job. Those of the first job have to begin with the states of the
+    start-up, those of the last job have to end with the flush (``start_to_end``)."""
     states: States = []
     for job in jobs:
         states += job

@@ -11,8 +11,8 @@ from npulab.npus.vivante.facts import Values
 
 ALIGN, SYMBOLS, LENGTHS, BLOCK = 64, 20, 28, 9
 PLAIN = 0x10  # first byte: version 1, no other mode
-# The table of zero runs: where it lies, and the bits that pick one of its entries from the third on
-# by its size.
+# The table of zero runs: the byte at which it begins, and, by its number of entries, the bits that
+# pick one of the entries from the third on.
 TABLE, TABLE_BITS = 2, {0: 0, 4: 1, 6: 2, 10: 3, 18: 4}
 FIRST_RUNS, AS_IT_IS, OTHER_RUNS = 0, 7, 8  # bit lengths that mean something else with zero runs
 BIAS_BYTES = 4
@@ -21,8 +21,8 @@ SYMBOL_OF_CODE = {7: 2, 3: 3, 6: 4}  # codes without a free bit or an escape
 
 @dataclass(frozen=True)
 class V8Buffer:
-    """The parts of a coefficient buffer: ``bits`` of each core's stream, the bit length by symbol,
-    the table of zero runs, and the bytes where streams and biases begin."""
+    """The parts of a coefficient buffer: the number of ``bits`` in each core's stream, the bit
+    length of each symbol, the table of zero runs, and the bytes at which streams and biases begin."""
 
     data: bytes
     bits: list[int]
@@ -39,7 +39,8 @@ class V8Buffer:
 def kernels(buffer: bytes, v: Values, cores: int) -> Iterator[tuple[int, int, list[int]]]:
     """Yield (channel, stored bias, weights in the order plane, row, column) of every kernel.
 
-    Raises Hang for a stream that does not hold what the words say.
+    Raises Hang for a stream that does not hold the number of kernels and weights in ``v``, the
+    values of the words.
     """
     channels = v["out_image_z_size"]
     size, block = v["kernel_xy_size"] * v["kernel_y_size"], BLOCK
@@ -67,7 +68,8 @@ def kernels(buffer: bytes, v: Values, cores: int) -> Iterator[tuple[int, int, li
 
 
 def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
-    """Return the parts of a buffer as its header says; Hang if they do not fit it."""
+    """Return the parts of a buffer that its header describes. Raises Hang for an unknown header, and
+    for parts that reach past the buffer."""
     start = up(LENGTHS + 4 * cores, ALIGN)
     if len(buffer) < start or buffer[0] != PLAIN or buffer[1] not in TABLE_BITS:
         raise Hang(
@@ -98,8 +100,8 @@ def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
 def _stream(
     reader: BitReader, core: int, share: int, kernel_bytes: int, parts: V8Buffer
 ) -> list[int]:
-    """Return the bytes of a core's ``share`` of kernels; Hang if its stream is for another number
-    of kernels.
+    """Return the bytes of a core's ``share`` kernels. Raises Hang if the stream states another
+    number of kernels, ends too early or has bits left.
     """
     given = reader.end - reader.position
     try:
@@ -148,10 +150,10 @@ def _superblocks(core: int, cores: int, v: Values) -> Iterator[list[int]]:
 
 
 def _bytes(reader: BitReader, count: int, parts: V8Buffer) -> list[int]:
-    """Return the first ``count`` bytes of a stream, whose symbols come in pairs.
+    """Return the first ``count`` bytes of a stream.
 
-    A step holds two 3-bit codes, the escapes of the codes one step before, and the payloads of the
-    codes two steps before.
+    Symbols come in pairs, one for each step. A step holds the two 3-bit codes of its pair, then the
+    escapes of the pair one step before, then the payloads of the pair two steps before.
     """
     out: list[int] = []
     coded: list[list[int]] = []  # the 3-bit codes of each pair
@@ -167,7 +169,8 @@ def _bytes(reader: BitReader, count: int, parts: V8Buffer) -> list[int]:
 
 
 def _symbol(code: int, reader: BitReader) -> tuple[int, int | None]:
-    """Return the symbol, and the value's lowest bit if the code holds it."""
+    """Return the symbol of a code, and the lowest bit of its payload, None if the code does not
+    hold that bit."""
     if code % 4 < 2:
         return code % 4, code // 4
     if code != 2:
@@ -181,8 +184,10 @@ def _symbol(code: int, reader: BitReader) -> tuple[int, int | None]:
 
 
 def _values(symbol: int, free: int | None, reader: BitReader, parts: V8Buffer) -> list[int]:
-    """Return what a symbol and its payload stand for: a byte, its sign in the lowest bit, then its
-    magnitude without the leading 1; or with zero runs a byte as it is, or zeros."""
+    """Return the bytes that a symbol and its payload stand for.
+
+    Bit 0 of a payload is the sign of a byte, the bits above it are its magnitude without the
+    leading 1. With zero runs, three bit lengths mean a byte as it is or a run of zeros."""
     length, runs = parts.bit_lengths[symbol], parts.runs
     bits = max(length, 1)
     if runs and length == AS_IT_IS:

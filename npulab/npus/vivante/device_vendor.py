@@ -17,8 +17,8 @@ def is_vendors(v: Values) -> bool:
 
 
 def as_meant(v: Values) -> dict[str, Any]:
-    """Return the vendor's values with the sizes that the unit works with: of a kernel of one column
-    its width, of a native depthwise layer its planes."""
+    """Return the vendor's values with two sizes as the unit works with them: the width of a kernel
+    of one column, and the planes of a native depthwise layer."""
     out = dict(v)
     if v["layer_type"]:
         out["kernel_xy_size"] = 1
@@ -28,7 +28,7 @@ def as_meant(v: Values) -> dict[str, Any]:
 
 
 def refuse_rings(v: Values, sizes: Mapping[str, int]) -> None:
-    """Raise Hang for a ring that does not hold its whole tensor."""
+    """Raise Hang for a ring (the memory range of a tensor) that does not hold its whole tensor."""
     for kind, tensor in (("in", "input"), ("out", "output")):
         ring = v[f"{kind}_image_circular_buf_size"]
         hang_if(

@@ -1,7 +1,8 @@
 """Who wrote an NN job: Mesa or VeriSilicon's own compiler.
 
-Both run the same arithmetic. Their words differ in marks that do not change it; in V7 their
-coefficient streams differ too, so that a stream read in the wrong dialect gives other weights.
+The arithmetic of their jobs is the same. Their words differ in some fields that do not change it
+(marks). On V7 their coefficient streams differ too: read in the wrong dialect, a stream gives wrong
+weights. A ring is the memory range that a tensor's addresses wrap around in.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from npulab.npus.kit import expect, up
 from npulab.npus.vivante.coefficients import MESA, VENDOR
 from npulab.npus.vivante.facts import Values, tensor_bytes
 
-# Of 395 jobs of A311D and 395 of i.MX8MP by the vendor's compiler of 2025 (V): what word 31 has,
-# what it has more if the unit pools, and the multiple of bytes up to which rings are filled up.
+# From 395 jobs of A311D and 395 of i.MX8MP by the vendor's compiler of 2025 (V): the value of word
+# 31, what is added to it if the unit pools, and the number of bytes of which a ring is a multiple.
 MARK = "w31_0_32"
 VENDOR_MARK, POOLED_MARK = 0x7800, 4
 RING_BYTES = {"nn_v7": 128, "nn_v8": 256}
@@ -24,12 +25,11 @@ KINDS = "in", "out"
 
 
 def dialects_of(values: Values) -> tuple[str, ...]:
-    """Return the dialects in which the coefficients of an NN job may be, the likeliest first. The
-    result is one dialect if the words have all marks of one writer and none of the other, else
-    both.
+    """Return the dialects in which the coefficients of an NN job may be, the likeliest first.
 
-    The marks of the vendor are two rings and its value of word 31. Mesa writes neither, and its
-    kernel cache begins at the start of the SRAM."""
+    The result is one dialect if the words have all marks of one writer and none of the other,
+    else both. The vendor's marks are two rings and its value of word 31, of which Mesa writes none.
+    Mesa's mark is a kernel cache that begins at the start of the SRAM."""
     rings = [bool(values[f"{kind}_image_circular_buf_size"]) for kind in KINDS]
     mark = values[MARK]
     if all(rings) and mark == mark_of(bool(values["pooling"])):
@@ -49,8 +49,9 @@ def mark_of(pooled: bool) -> int:
 
 
 def normal(values: Values, facts: Features) -> Values:
-    """Return values with the sizes that the unit works with, where the vendor writes others: the
-    width of a kernel of one column, and the planes of a native depthwise layer.
+    """Return the values with two sizes as the unit works with them, because the vendor writes
+    other numbers there: the width of a kernel of one column, and the planes of a native depthwise
+    layer.
     """
     changes: dict[str, Any] = {}
     if values["layer_type"]:
@@ -61,7 +62,7 @@ def normal(values: Values, facts: Features) -> Values:
 
 
 def ring_unit(facts: Features) -> int:
-    """Return the multiple of bytes up to which the vendor fills the sizes of rings."""
+    """Return the number of bytes of which the vendor's sizes of rings are multiples."""
     if facts.get("nn_v8"):
         return RING_BYTES["nn_v8"]
     return RING_BYTES["nn_v7"]

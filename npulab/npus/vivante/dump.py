@@ -1,8 +1,8 @@
 """Imports a text that prints the command stream, the NN fields and three buffers of one job.
 
-The text is one job's, or a ``diff -u`` of two stacks, which holds two captures. Blogs turn its
-blanks into non-breaking spaces. The buffers are printed when the job is submitted, so the output
-is the memory before the job ran.
+The text is that of one job, or a ``diff -u`` of the texts of two stacks, which gives two captures.
+Texts from blogs may have non-breaking spaces for blanks. The driver prints the buffers when it
+submits the job, so the printed output is what lay in memory before the job ran.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from npulab.npus.kit import LOOK, Capture, Job, Line, first_bytes, lines_of, pla
 from npulab.npus.vivante.commands import loads, writes
 from npulab.npus.vivante.facts import PRINTED, USUAL_CHIP, maps, tensor_bytes
 
-# The side and provenance of a file by its name.
+# Key: a file's name without suffix. Value: the name of its side, and its provenance.
 SIDES = {"galcore": ("vendor", "vendor driver"), "mesa": ("mesa", "open driver")}
 NAMES = {item.name for item in PRINTED}
 BUFFERS = ("coefficients", "input", "output")
@@ -36,13 +36,13 @@ OPENS = re.compile(r"(?m)^[ +-]?\{\s*$|^@@ ")  # a lone { before the stream, or 
 
 @dataclass(frozen=True)
 class Side:
-    """One stack's part of a dump: names the file and the side in errors."""
+    """One stack's part of a dump; it makes errors that name the file and the side."""
 
     path: Path
     name: str
 
     def wrong(self, text: str, line: Line | None = None) -> ValueError:
-        """Return the error of this side, at a line."""
+        """Return an error that names the file, the side and, if given, the line."""
         place = ""
         if line:
             place = f", line {line.number}"
@@ -61,7 +61,8 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> dict[str, Capture]:
     """Return a capture for each side of the dump.
 
-    Raises ValueError naming file, line and field if the dump is cut short or does not add up.
+    Raises ValueError naming the file (and the line and field, if there is one) if the dump is cut
+    short or contradicts itself.
     """
     lines = lines_of(path)
     out: dict[str, Capture] = {}
@@ -146,8 +147,8 @@ def _capture(side: Side, lines: list[Line]) -> Capture:
 
 
 def _command_words(side: Side, body: Iterator[Line]) -> np.ndarray:
-    """Return the words of the command stream; ValueError if a word is missing between its
-    commands."""
+    """Return the words of the command stream. Raises ValueError if the dump ends inside it or a
+    word is missing."""
     words: list[int] = []
     heads: dict[int, Line] = {}  # words that are printed as the head of a LOAD_STATE
     for line in body:
@@ -223,7 +224,7 @@ def _field_values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Lin
 
 
 def _buffers(side: Side, first: Line | None, body: Iterator[Line]) -> dict[str, bytes]:
-    """Return coefficients, input and output; the last line of each buffer has no comma at its
+    """Return coefficients, input and output. A buffer ends with the line that has no comma at its
     end."""
     out: dict[str, bytes] = {}
     data = bytearray()

@@ -11,8 +11,8 @@ Values = Mapping[str, Any]  # the fields of a job by name, as meant
 Size = tuple[int, int]  # (rows, columns)
 Shape = tuple[int, int, int]
 
-# What jobs of .nb files have and no other map names; an NN or TP job of such a file has the rest of
-# its instruction in its start.
+# Registers that only jobs of .nb files have. An NN or TP job of such a file keeps the words of its
+# instruction that follow the block's map in its start.
 REST = {"NN": "NN_REST", "TP": "TP_REST"}
 SHADER, OTHER = "SH", "OP"
 _FILES: dict[str, str | RegisterMap] = {
@@ -37,9 +37,9 @@ PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that u
 
 
 def expected(facts: Features, vendor: bool = False) -> dict[str, tuple[int, ...]]:
-    """Return the values that fields of a chip's NN job may have; with ``vendor`` also the values
-    that only the vendor's compiler writes. Rings are left out, because their sizes follow from the
-    tensors."""
+    """Return the values that each field of a chip's NN job may have. With ``vendor`` the values
+    that only the vendor's compiler writes are included. The fields of rings (a tensor's memory
+    range) are left out, because their values follow from the tensors."""
     out = dict(EXPECTED["layer"])
     if vendor:
         out |= EXPECTED["vendor"]
@@ -54,7 +54,7 @@ def expected(facts: Features, vendor: bool = False) -> dict[str, tuple[int, ...]
 
 
 def tensor_bytes(v: Values) -> dict[str, int]:
-    """Return the bytes of input and output, from the values of an NN job."""
+    """Return the number of bytes of the input and of the output, from an NN job's values."""
     return {
         "input": v["kernel_z_size"] * v["in_image_y_stride"] * v["in_image_x_stride"],
         "output": v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"],

@@ -326,7 +326,7 @@ def test_every_kernel_lies_in_one_core(huffman_format: bool) -> None:
 def test_geometry_that_cannot_be() -> None:
     with pytest.raises(
         ValueError,
-        match=r"^coefficients: superblocks: got 4, of which 5 kernels per core leave the last",
+        match=r"^coefficients: superblocks: got 4, allowed are so few that 5 kernels per core",
     ):
         Geometry(1, 5, 1, 1, 1, 4, 0)
     with pytest.raises(ValueError, match=r"^coefficients: planes: got 0, allowed is at least 1"):

@@ -1,5 +1,5 @@
-"""The coefficient buffer between bytes and values: plain zero-run streams (V7), as Mesa and as the
-vendor writes them, and Huffman streams (V8)."""
+"""Reads and writes coefficient buffers in both formats: plain streams with zero runs (V7), as Mesa
+or the vendor writes them, and Huffman streams (V8)."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
 
 def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
-    """Return the bytes of each core's stream in the buffer, 0 for idle cores; ValueError if they do
-    not fit the buffer."""
+    """Return how many bytes each core's stream takes in the buffer, 0 for an idle core. Raises
+    ValueError if the streams do not fit the buffer."""
     if geometry.huffman:
         return [huffman.stream_bytes(bits) for bits in huffman.read_header(buffer, geometry).bits]
     return plain.sizes(buffer, geometry)
@@ -68,8 +68,9 @@ def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
 def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coefficients:
     """Return the buffer's content; raises ValueError as ``walk`` does.
 
-    ``fast`` uses compiled loops (the extra ``npulab[fast]``), by default for many weights if it is
-    installed; the content is the same. The vendor's plain streams have no such loops.
+    With ``fast``, compiled loops read the buffer (the extra ``npulab[fast]``). By default they are
+    used if the extra is installed and the buffer has many weights. The content is the same either
+    way. The vendor's plain streams have no compiled loops.
     """
     compiled = _compiled(geometry, fast)
     if geometry.huffman:
@@ -81,8 +82,8 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
         else:
             content = runs.decode(buffer, geometry, compiled)
     if content is None:
-        # Reading with arrays returns None for a broken buffer; reading bit by bit raises the error
-        # that names the place.
+        # The array reader returns None for a broken buffer. The reader bit by bit then raises the
+        # error that names the place.
         list(walk(buffer, geometry))
         raise AssertionError("coefficients: array and bit by bit readings differ")
     return content
@@ -92,9 +93,9 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = N
     """Return the buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
     ``decode``.
 
-    A Huffman buffer without symbols, in the vendor's dialect, gets symbols and zero runs. Raises
-    ValueError for content that does not go with the geometry. ``fast`` as with ``decode``; the
-    plain format has no need of it.
+    In the vendor's dialect of the Huffman format, the encoder chooses symbols and zero runs if
+    ``coefficients`` have no symbols. Raises ValueError for content that does not fit the geometry.
+    ``fast`` asks for compiled loops as in ``decode``; the plain format is encoded without them.
     """
     buffers.refuse_content(coefficients, geometry)
     if geometry.huffman:
@@ -108,7 +109,8 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = N
 
 
 def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> int:
-    """Return the zero-run width that the writer of a plain stream picks, ``widest`` at most."""
+    """Return the zero-run width (bits) that the driver of the geometry's dialect picks for a plain
+    stream: at most ``widest``."""
     if geometry.vendor:
         return vendor.choose_zrl(coefficients, geometry, widest)
     return runs.choose_zrl(coefficients, geometry, widest)

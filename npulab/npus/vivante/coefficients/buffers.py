@@ -14,26 +14,32 @@ from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Item, ceil_div, up
 
 COUNT_BITS = 16  # bits of the field that counts kernels per core
-ZRL_BITS = 8  # bits of the field for the zero-run width; its largest value is 8 too
+ZRL_BITS = 8  # bits of the field for the zero-run width; the largest width is also 8
 SYMBOLS = 8
 CODE_BITS = 3  # bits of a byte's code in the Huffman format
 ALIGN = 64  # the header and each stream are filled up to a multiple of this many bytes
 # In the Huffman header: the byte at which stream sizes begin, and the bytes of each size.
 FIRST_SIZE, SIZE_BYTES = 28, 4
 BIAS_BYTES = 4
-# The orders of weights as in Mesa 25.0.7, etnaviv_ml_nn_v7.c; see `order` and `cells`.
+# Limits that choose the order of weights in Mesa 25.0.7, etnaviv_ml_nn_v7.c: `order` and `cells`
+# use them.
 PLANES_PER_GROUP = 6  # planes of a group in the order "six"
 SEVERAL_OUTPUTS = 8
-HEAD_COLUMNS = 3  # the first columns of two rows of a wide kernel come before their other columns
+HEAD_COLUMNS = 3  # the columns of a wide kernel that come first, in each pair of its rows
 WIDE_INPUT = 64
 BLOCK = 9  # weights in a block of the Huffman format, etnaviv_ml_nn_v8.c
-MESA, VENDOR = "mesa", "vendor"  # the dialects: whose choices the encoder makes
+MESA, VENDOR = "mesa", "vendor"  # a dialect names the driver whose choices the encoder copies
 DIALECTS = (MESA, VENDOR)
 
 
 class Event(NamedTuple):
-    """A step of a core's stream: ``weight`` at (plane, row, column), ``bias``, ``offset`` or
-    ``flush``; ``completion`` stands for a weight that completes a block."""
+    """One step of a core's stream; ``kind`` says what lies there.
+
+    ``weight`` is the weight at (``plane``, ``row``, ``column``) of the kernel of ``channel``, and
+    ``completion`` a weight of 0 that fills up a block. ``bias`` and ``offset`` (the output offset)
+    are 32-bit words of that kernel. At a ``flush``, which takes no bits, a zero run ends.
+    ``huffman`` has further kinds: the kernels per core, and codes of its own flush.
+    """
 
     kind: str
     channel: int | None = 0
@@ -43,8 +49,8 @@ class Event(NamedTuple):
 
 
 class Superblock(NamedTuple):
-    """Kernels of one core that lie together: the ``first`` channel, how many ``kernels``, and the
-    ``step`` between their channels."""
+    """Kernels of one core that lie together: ``kernels`` is their number, ``first`` the channel of
+    the first kernel, ``step`` the distance from one kernel's channel to the next."""
 
     first: int
     kernels: int
@@ -57,14 +63,17 @@ class Superblock(NamedTuple):
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes that fix the order of a coefficient buffer: those after lowering, as the NN words
-    have them.
+    """The sizes that fix the order of a coefficient buffer. They are the sizes in the NN words, so
+    those of the lowered layer.
 
-    ``huffman`` says which format it is (V8), ``depthwise`` that a kernel reads one plane; in the
-    plain format (V7), where depthwise kernels are stored dense, it only changes the order of one
-    wide kernel's cells. ``dialect`` says whose choices the encoder makes; a plain stream of the
-    vendor's compiler has another order and other counts of kernels than Mesa's. Raises ValueError
-    for superblocks that leave the last one empty, and for an unknown dialect.
+    ``huffman`` is True for the Huffman format (V8), False for the plain format (V7).
+    ``depthwise``: each kernel reads one plane. The plain format stores depthwise kernels dense;
+    there, ``depthwise`` only changes the order of cells in wide kernels of one plane.
+    ``plane_bytes`` are the bytes of an output plane, 0 if not known. ``dialect`` names the driver
+    whose choices the encoder copies. In the plain format it also decides the order of weights and
+    the number of kernels of each core. Raises ValueError for a size below 1, for more kernels per
+    core than the buffer can state, for so many superblocks that the last is empty, and for an
+    unknown dialect.
     """
 
     cores: int
@@ -96,8 +105,8 @@ class Geometry:
             )
         if self.full * (self.superblocks - 1) >= self.per_core:
             raise ValueError(
-                f"coefficients: superblocks: got {self.superblocks}, of which {self.per_core} "
-                "kernels per core leave the last one empty"
+                f"coefficients: superblocks: got {self.superblocks}, allowed are so few that "
+                f"{self.per_core} kernels per core leave none of them empty"
             )
 
     @property
@@ -111,7 +120,7 @@ class Geometry:
 
     @property
     def per_core(self) -> int:
-        """Kernels per core; where cores may differ (Huffman format, vendor), the most."""
+        """The most kernels of a core. In Mesa's plain format each used core has this number."""
         return ceil_div(self.channels, self.used)
 
     @property
@@ -121,15 +130,16 @@ class Geometry:
 
     @property
     def slots(self) -> int:
-        """Kernels in the buffer: the channels and, in Mesa's plain format, the fill of the last
-        core's share."""
+        """Kernels in the buffer: one for each channel. Mesa's plain format has further kernels,
+        which fill up the last core's share."""
         if self.huffman or self.vendor:
             return self.channels
         return self.used * self.per_core
 
     @property
     def header_bytes(self) -> int:
-        """Bytes before the streams: a size per core, in the Huffman format after other fields."""
+        """Bytes before the streams: a stream size for each core, and fill. In the Huffman format
+        other fields lie before the sizes."""
         first = 0
         if self.huffman:
             first = FIRST_SIZE
@@ -137,7 +147,7 @@ class Geometry:
 
     @property
     def depth(self) -> int:
-        """Planes of one kernel as stored."""
+        """The planes that the buffer holds of one kernel."""
         if self.huffman and self.depthwise:
             return 1
         return self.planes
@@ -153,9 +163,9 @@ class Geometry:
 
     @property
     def order(self) -> str:
-        """The order of the weights, named as in the driver: ``six``, ``inter`` or ``seq`` in the
-        plain format, ``blocks`` in the Huffman format. The vendor's plain format has the order
-        ``planes`` only."""
+        """The name of the order of the weights. Mesa's plain format has ``six``, ``inter`` or
+        ``seq`` (Mesa's own names), the vendor's plain format ``planes``, the Huffman format
+        ``blocks``."""
         if self.huffman:
             return "blocks"
         if self.vendor:
@@ -168,22 +178,23 @@ class Geometry:
 
     @property
     def group(self) -> int:
-        """The number of planes of a kernel that stand together in the plain format."""
+        """How many planes of one kernel follow each other in the plain format, before the next
+        kernel begins."""
         if self.order == "six":
             return PLANES_PER_GROUP
         return 1
 
     @property
     def block(self) -> int:
-        """The number of weights of a kernel that stand together in the Huffman format; the last
-        block of a kernel is filled up to it.
+        """How many weights of one kernel follow each other in the Huffman format, before the next
+        kernel begins. The last block of a kernel is filled up to this number.
         """
         if self.depthwise:
             return up(self.kernel_size, BLOCK)
         return BLOCK
 
     def cells(self) -> list[tuple[int, int]]:
-        """Return (row, column) of a 2-D kernel in stream order."""
+        """Return the (row, column) of each weight of a kernel's plane, in the stream's order."""
         rows, columns = range(self.kernel_h), range(self.kernel_w)
         plain = self.order == "seq" and self.input_w <= WIDE_INPUT and not self.depthwise
         if self.kernel_w <= HEAD_COLUMNS or plain or self.huffman or self.vendor:
@@ -200,10 +211,10 @@ class Geometry:
         return sum(block.kernels for block in self.blocks(core))
 
     def blocks(self, core: int) -> list[Superblock]:
-        """Return one core's superblocks, without those that are empty."""
+        """Return the superblocks of one core that have kernels."""
         out, used, full = [], self.used, self.full
-        # Cores share the kernels that the full superblocks leave for the last one; the first cores
-        # have one more if the number does not divide.
+        # The kernels that the full superblocks do not hold are the last superblock's. The cores
+        # share them; if their number does not divide, the first cores have one kernel more.
         share, more = divmod(self.slots - used * full * (self.superblocks - 1), used)
         for number in range(self.superblocks):
             base, count = used * full * number, full
@@ -218,9 +229,10 @@ class Geometry:
         return [block for block in out if block.kernels > 0]
 
     def _scattered(self, first: int, count: int) -> list[Superblock]:
-        """Return depthwise kernels: cores take the channels in turn, the last core first.
+        """Return one core's ``count`` depthwise kernels from channel ``first`` on.
 
-        If the last group has fewer channels than cores, the first cores take them.
+        Cores take the channels of each group (a channel per core) in turn, the last core first. A
+        last group of fewer channels goes to the first cores, one channel each.
         """
         used, rest = self.used, self.channels % self.used
         inside = min(count, max(ceil_div(self.channels - rest - first, used), 0))
@@ -265,19 +277,24 @@ class Geometry:
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
-    """A coefficient buffer's content, by output channel.
+    """A coefficient buffer's content; kernels are in the order of their output channels.
 
-    ``weights`` are ``(slots, planes, kernel_h, kernel_w) uint8``, ``bias`` ``(slots,) int32`` as
-    stored, ``size`` the buffer's bytes (when encoding, the least). The plain format (V7) has
-    ``offsets`` ``(slots,) uint32`` and ``zrl``, the zero-run width of each used core; slots past
-    the last channel fill up a core's share. The Huffman format (V8) has ``symbols``, the bit
-    length of each of the 8 symbols, and one plane of weights if the layer is depthwise. If it has
-    zero runs, ``runs`` are the header's bytes for them: the size of their table and the table.
-    ``items`` say for each core how each byte of its stream is written: 0 by the bit length of its
-    value, 1 as it is, 2 + n by entry n of the table; the last of them is 1 if the free bits of the
-    flush are set. Without ``items`` the encoder chooses. The vendor may reorder the kernels of
-    plain streams: ``channels`` are the output channels in the order of the streams, none if they
-    are not reordered or (when decoded) if the offsets are not those of whole planes.
+    Both formats: ``weights`` are ``(slots, planes, kernel_h, kernel_w) uint8``, ``bias`` is
+    ``(slots,) int32`` as stored. ``size`` is the number of bytes of the buffer; an encoder writes
+    more bytes if the content needs them.
+
+    Plain format (V7): ``offsets`` ``(slots,) uint32`` are the output offsets, and ``zrl`` has the
+    zero-run width of each used core. Slots past the last channel fill up a core's share. The
+    vendor may reorder the kernels: ``channels`` are then the output channels in the order of the
+    streams. ``channels`` is empty for kernels in order, and after decoding if the offsets are not
+    those of whole planes.
+
+    Huffman format (V8): ``symbols`` has the bit length of each of the 8 symbols. ``weights`` have
+    one plane if the layer is depthwise. ``runs`` are the header's bytes for zero runs (the size
+    of their table, then the table), empty without zero runs. ``items`` has for each core the way
+    in which each byte of its stream is written: 0 by the bit length of its value, 1 as it is,
+    2 + n by entry n of the table. The last element of a core is no way: it is 1 if the free bits
+    of the flush are set. If ``items`` is empty, the encoder chooses the ways.
     """
 
     weights: Array
@@ -292,8 +309,10 @@ class Coefficients:
 
 
 def channels_of(offsets: Array, geometry: Geometry) -> tuple[int, ...]:
-    """Return the output channel of each kernel of the vendor's streams, from its output offset; ()
-    if the offsets are not the starts of the output's planes, each once."""
+    """Return the output channel of each kernel of the vendor's streams, from its output offset.
+
+    Returns () unless each plane of the output begins at exactly one offset.
+    """
     if not geometry.plane_bytes:
         return ()
     channels, rest = np.divmod(offsets, geometry.plane_bytes)
@@ -303,8 +322,11 @@ def channels_of(offsets: Array, geometry: Geometry) -> tuple[int, ...]:
 
 
 def refuse_size(buffer: bytes, geometry: Geometry, most: float = 2.0**ZRL_BITS) -> None:
-    """Raise ValueError, before any array of that size exists, for more weights than the buffer can
-    hold: ``most`` a byte, by default as many as the longest runs of the plain format give."""
+    """Raise ValueError if the geometry has more weights than ``most`` for each byte of the buffer.
+
+    Called before any array of that size is made. The default of ``most`` is what the longest zero
+    runs of the plain format can give.
+    """
     g = geometry
     if g.slots * g.kernel_size > most * len(buffer):
         raise ValueError(
@@ -314,8 +336,8 @@ def refuse_size(buffer: bytes, geometry: Geometry, most: float = 2.0**ZRL_BITS) 
 
 
 def refuse_content(content: Coefficients, geometry: Geometry) -> None:
-    """Raise ValueError if a shape differs from the geometry's, or the plain format does not have a
-    zero-run width."""
+    """Raise ValueError if a shape differs from the geometry's, if the plain format does not have a
+    zero-run width for each used core, or for ``channels`` that the format does not have."""
     c, g = content, geometry
     if c.weights.shape != g.shape or c.weights.dtype != np.uint8:
         raise ValueError(
@@ -342,18 +364,19 @@ def refuse_content(content: Coefficients, geometry: Geometry) -> None:
 
 
 def words_of(data: bytes) -> Array:
-    """Return the bytes as 32-bit words, and a word of zeros after them, for compiled loops."""
+    """Return the bytes as 32-bit words, filled up with zeros, and one more word of zeros:
+    compiled loops read past the last bit."""
     return np.frombuffer(data + bytes(-len(data) % 4 + 4), "<u4").astype(np.uint32)
 
 
 def place(bit: int) -> str:
-    """Return the place of a bit as a text: "byte 3 bit 7"."""
+    """Return the place of a bit as a text: "byte 3 bit 7" for bit 31."""
     return f"byte {bit // 8} bit {bit % 8}"
 
 
 def fill(buffer: bytes, start: int, stop: int, core: int | None = None) -> Iterator[Item]:
-    """Yield the zeros from bit ``start`` up to ``stop`` as one item, if there are any; ValueError
-    for a bit that is set."""
+    """Yield the bits from ``start`` up to ``stop`` as one item ``fill``, nothing if there are no
+    bits. Raises ValueError for a bit that is 1."""
     if stop > start:
         value = BitReader(buffer, start, stop).read(stop - start)
         if value:
@@ -371,10 +394,12 @@ def walk_streams(
     sizes: Sequence[int],
     stream: Callable[[BitReader, Geometry, int], Iterator[Item]],
 ) -> Iterator[Item]:
-    """Yield the items after the header: each core's stream of ``sizes`` bits and its fill, the
-    biases in the Huffman format, and the fill at the end.
+    """Yield the items after the header: each core's stream and its fill, in the Huffman format
+    then the biases, and the fill at the end. ``sizes`` has the bits of each core's stream, and
+    ``stream`` reads one.
 
-    Raises ValueError with core, byte and bit if a stream does not end where its size says.
+    Raises ValueError with core, byte and bit if a stream does not end where its size says, and
+    with byte and bit for fill that is not 0.
     """
     # The size of a plain stream includes its fill; that of a Huffman stream is exact.
     most_left, biases = 8 * ALIGN - 1, 0

@@ -1,7 +1,7 @@
-"""Symbols and zero runs of a Huffman stream (V8) in the vendor's dialect.
+"""Chooses symbols and zero runs of a Huffman buffer (V8) in the vendor's dialect.
 
-Which table of zero runs the vendor's compiler picks is not known. Here the buffer is made as short
-as the tables that are tried allow, and never longer than without runs.
+It is not known which table of zero runs the vendor's compiler picks. This module tries a table of
+each size, and no table, and takes the choice with the shortest streams.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from npulab.npus.vivante.coefficients.zero_runs import AS_IT_IS, BY_ENTRY, LENGT
 
 
 def chosen(content: Coefficients, geometry: Geometry) -> Coefficients:
-    """Return the content with symbols, zero runs and the ways to write each byte."""
+    """Return the content with symbols and, if they make the streams shorter, with zero runs and
+    the way to write each byte."""
     g = geometry
     values = [pairs.values_of(content, g, core) for core in range(g.used)]
     best = replace(content, symbols=_symbols(_counts_of_values(values)), runs=b"", items=())
@@ -46,9 +47,11 @@ def chosen(content: Coefficients, geometry: Geometry) -> Coefficients:
 
 
 def _with_runs(content: Coefficients, values: list[Array], zeros: Array, size: int) -> Coefficients:
-    """Return the content with a table of zero runs of a size."""
+    """Return the content with a table of ``size`` zero runs, its symbols, and the way to write each
+    byte. ``values`` are the bytes of each core's stream, ``zeros`` the lengths of its segments of
+    zeros."""
     entries = zero_runs.choose_entries(zeros, size)
-    # Places that no run needs have runs of their own, so that no entry stands twice.
+    # Entries that no segment needs get lengths that the table does not have yet.
     for run in range(1, size + 1):
         if len(entries) < size and run not in entries:
             entries.append(run)
@@ -60,7 +63,8 @@ def _with_runs(content: Coefficients, values: list[Array], zeros: Array, size: i
     runs = runs.ljust(1 + TABLE_BYTES, b"\0")
     counts = _counts_of_ways(values, found)
     counts[FEW_LENGTH], counts[MANY_LENGTH] = used[order[:FEW]].sum(), used[order[FEW:]].sum()
-    # A length of which no symbol is left is written as it is.
+    # With runs there are 9 bit lengths for 8 symbols: bytes of the rarest length are written as
+    # they are.
     sized = range(1, RAW_LENGTH)
     rarest = min(sized, key=lambda length: (counts[length], -length))
     counts[RAW_LENGTH] += counts.pop(rarest)
@@ -72,7 +76,7 @@ def _with_runs(content: Coefficients, values: list[Array], zeros: Array, size: i
 
 
 def _counts_of_values(values: list[Array]) -> dict[int, int]:
-    """Return how many bytes have each bit length, without zero runs."""
+    """Return, by bit length, how many bytes have it in streams without zero runs."""
     counts = np.bincount(np.concatenate(values), minlength=256)
     out = dict.fromkeys(range(SYMBOLS), 0)
     for byte, count in enumerate(counts.tolist()):
@@ -81,7 +85,8 @@ def _counts_of_values(values: list[Array]) -> dict[int, int]:
 
 
 def _counts_of_ways(values: list[Array], found: list[Array]) -> dict[int, int]:
-    """Return how many bytes have each bit length; bytes that stand for runs do not count."""
+    """Return, by bit length, how many bytes have it in streams with zero runs. ``found`` has the
+    way of each byte. The two lengths that mean runs have a count of 0."""
     out = dict.fromkeys(range(MANY_LENGTH + 1), 0)
     for core, written in zip(values, found, strict=True):
         lengths = np.bincount(LENGTHS[core], minlength=MANY_LENGTH + 1).tolist()
@@ -92,11 +97,11 @@ def _counts_of_ways(values: list[Array], found: list[Array]) -> dict[int, int]:
 
 
 def _symbols(counts: dict[int, int]) -> tuple[int, ...]:
-    """Return the symbol map: bit lengths from the most frequent to the rarest, by the counts of all
-    bytes of all streams.
+    """Return the symbol map: the bit lengths from the most frequent to the rarest. ``counts`` has
+    the number of bytes by bit length, over all streams.
 
-    The swaps decide between equal counts, as in the only map without zero runs that is known of the
-    vendor (PID 0x9F)."""
+    The order of swaps decides between equal counts. It gives the only map without zero runs that
+    is known of the vendor (PID 0x9F)."""
     out = sorted(counts)
     for place in range(len(out)):
         for other in range(place + 1, len(out)):
@@ -106,7 +111,7 @@ def _symbols(counts: dict[int, int]) -> tuple[int, ...]:
 
 
 def _bytes(content: Coefficients, values: list[Array], geometry: Geometry) -> int:
-    """Return the bytes of all streams."""
+    """Return how many bytes the streams of all cores take in the buffer."""
     total = 0
     for core, of_core in enumerate(values):
         total += huffman.stream_bytes(pairs.bits_of(content, of_core, geometry, core))

@@ -1,8 +1,10 @@
 """The bytes of a Huffman stream (V8): codes, payloads, and what a byte stands for.
 
-A byte is a symbol, which stands for a bit length, and a payload. Without zero runs a byte stands
-for one weight less its zero point. With zero runs (the vendor's compiler) it may stand for several
-zero points: the bit lengths 0 and 8 pick an entry of a table in the header.
+The stream holds each byte as a symbol, which names a bit length, and a payload of about that many
+bits. Without zero runs a byte stands for one weight, less the zero point. With zero runs (the
+vendor's compiler) a byte may also stand for several weights that equal the zero point: its symbol
+then has bit length 0 or 8, and its payload picks an entry of a table in the header, the length of
+the run.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ ESCAPE_BITS, COUNT_BYTES = 2, 2
 LENGTH_BITS, MOST_LENGTH = 4, 7
 DELAY = 2  # a byte's payload comes this many steps after its code
 ESCAPED = 2  # the code that an escape follows
-FREE_CODE = 4  # for symbols 0 and 1, a free bit that is set adds this to the code
-# The symbol of each (code, escape), and the value of its free bit, None for a symbol without one.
+FREE_CODE = 4  # added to the code of symbols 0 and 1 if the free bit is set
+# The free bit is bit 0 of a payload that the code itself holds, which symbols 0, 1 and 5 do.
+# Key: (code, escape). Value: (symbol, free bit), None for a symbol without a free bit.
 READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
     (0, None): (0, 0),
     (4, None): (0, 1),
@@ -37,29 +40,30 @@ READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
     (2, 2): (6, None),
     (2, 0): (7, None),
 }
-# With zero runs, three bit lengths have a meaning of their own: a run that one of the FEW first
-# entries stands for, a byte as it is, and a run that one of the other entries stands for.
+# With zero runs, three bit lengths do not mean a length. FEW_LENGTH: a run by one of the first FEW
+# entries of the table; RAW_LENGTH: a byte as it is; MANY_LENGTH: a run by one of the later entries.
 FEW_LENGTH, RAW_LENGTH, MANY_LENGTH = 0, 7, 8
 FEW, BYTE_BITS = 2, 8
-# The sizes of the table, each FEW + 2 ** k; with k bits a payload picks one of the other entries.
+# Key: a size of the table, in entries, FEW + 2 ** k. Value: k, the bits of a payload that picks one
+# of the 2 ** k entries after the first FEW.
 TABLE_SIZES = {4: 1, 6: 2, 10: 3, 18: 4}
 TABLE_BYTES = 18
-LONGEST = 2**BYTE_BITS  # zero points of the longest run: an entry n stands for n + 1
-# A token says what a byte stands for and how it is written: below RAW a value by its bit length,
-# from RAW on a value as it is, from ENTRY on the run of an entry.
+LONGEST = 2**BYTE_BITS  # zero points of the longest run: a table's byte n stands for n + 1 of them
+# A token is a number that says what a byte stands for and how it is written. Below RAW: the value,
+# written by its bit length; RAW + value: the value as it is; ENTRY + n: the run of table entry n.
 RAW, ENTRY = 256, 512
 TOKENS = ENTRY + TABLE_BYTES
 
 
 class Coding(NamedTuple):
-    """What a header says of bytes: the bit length of each symbol and, with zero runs, how many
-    zero points each entry of the table stands for."""
+    """How a header says that bytes are coded: ``symbols`` has the bit length of each symbol, and
+    ``entries`` the number of zero points of each run in the table, empty without zero runs."""
 
     symbols: tuple[int, ...]
     entries: tuple[int, ...] = ()
 
     def width(self, length: int) -> int:
-        """Return the bits of the payload of a bit length, with its free bit."""
+        """Return how many bits a payload of this bit length has, the free bit included."""
         if self.entries and length == RAW_LENGTH:
             return BYTE_BITS
         if self.entries and length == MANY_LENGTH:
@@ -67,13 +71,17 @@ class Coding(NamedTuple):
         return max(length, 1)
 
     def payload(self, code: int, escape: int | None) -> tuple[int, int | None, int]:
-        """Return (bit length, free bit, bits of the payload without the free bit) of a code."""
+        """Return (bit length, free bit, number of further payload bits) of a code and its escape.
+
+        The free bit is None for a symbol without one.
+        """
         symbol, free = READ[code, escape]
         length = self.symbols[symbol]
         return length, free, self.width(length) - (free is not None)
 
     def token(self, payload: int, free: int | None, length: int) -> int:
-        """Return the token of a payload and its free bit."""
+        """Return the token of a payload of bit length ``length``; ``free`` is its free bit, None if
+        its symbol has none."""
         bits = payload
         if free is not None:
             bits = 2 * payload + free
@@ -95,16 +103,17 @@ class Coding(NamedTuple):
 
     @property
     def most(self) -> float:
-        """The most weights that a byte of the buffer can stand for: a code without a payload,
-        with zero runs for the longest of them."""
+        """The most weights for each byte of a buffer: all its bits are codes without a payload,
+        and each code stands for the longest run (without zero runs: for one weight)."""
         return 8 / CODE_BITS * max(self.entries, default=1)
 
 
 def signed(bits: int, length: int, two: bool) -> int:
-    """Return the byte of ``bits``: its sign in bit 0, then its magnitude without the leading 1.
+    """Return the byte (0 to 255) of a payload: bit 0 is the sign, the bits above it are the
+    magnitude without its leading 1.
 
-    A negative byte is the complement of its magnitude, with ``two`` (streams with zero runs) the
-    two's complement.
+    If the sign is set, the byte is the ones' complement of the magnitude; with ``two`` (streams
+    with zero runs) it is the two's complement.
     """
     magnitude = bits // 2
     if length:
@@ -117,34 +126,38 @@ def signed(bits: int, length: int, two: bool) -> int:
 
 
 def coding_of(symbols: tuple[int, ...], runs: bytes) -> Coding:
-    """Return the coding of a symbol map and the header's bytes for zero runs: the size of the
-    table, and the table filled up with zeros."""
+    """Return the coding of a symbol map and of ``runs``, the header's bytes for zero runs.
+
+    The first of these bytes is the size of the table, the others are the table, filled up with
+    zeros. ``runs`` is empty without zero runs.
+    """
     if not runs:
         return Coding(symbols)
     return Coding(symbols, tuple(entry + 1 for entry in runs[1 : 1 + runs[0]]))
 
 
 def most_length(runs: bytes) -> int:
-    """Return the largest bit length that a symbol map may have."""
+    """Return the largest bit length in a symbol map: 8 with zero runs, 7 without."""
     if runs:
         return MANY_LENGTH
     return MOST_LENGTH
 
 
 def is_map(symbols: tuple[int, ...], runs: bytes) -> bool:
-    """True if every symbol has a bit length of its own."""
+    """True if each of the 8 symbols has a different bit length, none above ``most_length``."""
     lengths = {*symbols}
     return len(symbols) == len(lengths) == SYMBOLS and lengths <= {*range(most_length(runs) + 1)}
 
 
 def flush_codes(free: int) -> int:
-    """Return the two codes of a flush, with their free bits set or not."""
+    """Return the two codes of a flush (symbol 0 twice) as one number; ``free`` is the free bit of
+    both."""
     return (1 + 2**CODE_BITS) * FREE_CODE * free
 
 
 def refuse_coding(content: Coefficients, geometry: Geometry) -> None:
-    """Raise ValueError if the Huffman format does not have the symbols, the table or the ways to
-    write bytes. Without symbols, the encoder of the vendor's dialect chooses them."""
+    """Raise ValueError for ``symbols``, ``runs`` or ``items`` that the Huffman format does not
+    have. Only in the vendor's dialect may ``symbols`` be empty: there the encoder chooses them."""
     c, g = content, geometry
     if c.runs and (len(c.runs) != 1 + TABLE_BYTES or c.runs[0] not in TABLE_SIZES):
         raise ValueError(

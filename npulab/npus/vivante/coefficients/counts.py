@@ -1,9 +1,10 @@
-"""Counts the items of each segment of a V7 stream with zero runs; the counts say where every bit
-lies.
+"""Counts the items in each segment of a plain stream (V7) with zero runs. From the counts follows
+where every bit lies.
 
-Where a segment begins depends on the items of all segments before it. So tables are made that say,
-for all bits at once, what the items from that bit stand for; only the way from segment to segment
-is walked step by step.
+An item is a zero run and the literal weight after it; a segment ends where a run has to end. Where
+a segment begins depends on the number of items in all segments before it. So tables are made first
+that say, for each bit, how many weights the items from that bit hold. With them, only the way from
+segment to segment is walked step by step.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS
 # than OFTEN segments for each weight of the longest: with fewer segments, the tables cost more than
 # they save.
 FEW, OFTEN = 32, 8
-LONG = 256  # a segment of more weights than this is counted with arrays of its own
-LEAPS = (64, 16, 4, 1)  # numbers of items that a leap in a shorter segment can pass
-CHUNK = 2**14  # bytes of a stream for which tables are made at a time
-MANY = 2**12  # items of a long segment that are read at a time
+LONG = 256  # a segment of more weights than this is counted without tables
+LEAPS = (64, 16, 4, 1)  # how many items a leap passes, in a segment of at most LONG weights
+CHUNK = 2**14  # tables are made for this many bytes of a stream at a time
+MANY = 2**12  # a long segment is read by at most this many items at a time
 
 
 class Segments(NamedTuple):
-    """Segments that are counted in one way.
+    """Neighbouring segments that are counted in the same way.
 
-    ``lengths`` are weights and ``gaps`` the bits after each segment; ``ahead`` are the fewest bits
-    that can lie before each segment, ``most`` the most bits that all can take.
+    ``lengths`` has the number of weights of each segment, ``gaps`` the number of bits between it
+    and the next. ``ahead`` has the fewest bits that can lie before each segment, ``most`` is the
+    most bits that all these segments and gaps together can take.
     """
 
     lengths: list[int]
@@ -40,8 +42,9 @@ class Segments(NamedTuple):
 
 
 def segments_of(lengths: Array, gaps: Array, zrl: int) -> list[Segments]:
-    """Return groups of segments of ``lengths`` weights with ``gaps`` bits after each: alternately
-    of few and of many weights."""
+    """Return all segments in groups: in turn a group of segments with at most ``LONG`` weights and
+    a group of longer ones. ``lengths`` has the weights of each segment, ``gaps`` the bits after
+    it."""
     width, out = zrl + WEIGHT_BITS, []
     turns = np.flatnonzero(np.diff(lengths > LONG)) + 1
     for some, after in zip(np.split(lengths, turns), np.split(gaps, turns), strict=True):
@@ -54,10 +57,11 @@ def segments_of(lengths: Array, gaps: Array, zrl: int) -> list[Segments]:
 
 
 def count_items(data: bytes, at: int, groups: list[Segments], zrl: int) -> list[int] | None:
-    """Return the number of items in each segment from bit ``at``, or None if they go past the end
-    of ``data``.
+    """Return the number of items in each segment from bit ``at`` on, or None if a segment begins
+    past the end of ``data``.
 
-    The last item of a segment is the item with which its weights are complete, or too many."""
+    A segment is counted up to the item that completes its weights. A broken stream may give it too
+    many weights; the caller has to check that."""
     out = list[int]()
     for part in groups:
         count = _count_short
@@ -72,7 +76,8 @@ def count_items(data: bytes, at: int, groups: list[Segments], zrl: int) -> list[
 
 
 def _count_long(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[int], int] | None:
-    """Return the number of items in each segment of many weights, and the bit after the last."""
+    """Return the number of items in each segment of a group with many weights, and the bit at
+    which the next group begins; None if a segment begins past the end of ``data``."""
     width, out, share = zrl + WEIGHT_BITS, [], 1.0
     for left, gap in zip(part.lengths, part.gaps, strict=True):
         count = 0
@@ -95,8 +100,8 @@ def _count_long(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[in
 
 
 def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[int], int] | None:
-    """Return the number of items in each segment of few weights, and the bit after the last, by
-    tables that hold an entry for each bit of a chunk.
+    """Return what ``_count_long`` returns, for a group of segments with few weights. The tables
+    used have an entry for each bit of a chunk of ``data``.
     """
     width, out, longest = zrl + WEIGHT_BITS, list[int](), max(part.lengths)
     way = _by_leaps
@@ -107,8 +112,8 @@ def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[i
             return None
         done, base = len(out), at // 8
         bits = 8 * min(len(data) - base, CHUNK, part.most // 8 + 1)
-        # Only these segments can begin in this chunk: later segments are too far even with the
-        # fewest bits.
+        # Only these segments can begin in this chunk. A later segment begins behind the chunk even
+        # if those before it have the fewest bits.
         begin = slice(done, int(np.searchsorted(part.ahead, part.ahead[done] + bits)))
         runs = _runs(data[base:], bits + 2 * longest * width, zrl)
         some, at = way(runs, bits, at - 8 * base, part.lengths[begin], part.gaps[begin], zrl)
@@ -118,8 +123,8 @@ def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[i
 
 
 def _runs(data: bytes, bits: int, zrl: int) -> Array:
-    """Return the zero run that an item would have if it began at each of the first ``bits`` bits;
-    after the end of ``data`` all bits are 0.
+    """Return, for each of the first ``bits`` bits, the zero run of an item that began there. Bits
+    after the end of ``data`` are read as 0.
     """
     room = (bits + zrl) // 8 + 1
     stored = np.frombuffer(data[:room].ljust(room, b"\0"), np.uint8)
@@ -140,9 +145,9 @@ def _by_count(
     zrl: int,
 ) -> tuple[list[int], int]:
     """Return the number of items in each segment that begins in the first ``bits`` bits, and the
-    bit after the last.
+    bit at which the segment after them begins. The first segment begins at bit ``at``.
 
-    The items are counted from every bit, for each length that a segment has.
+    For each length of a segment, a table has the number of items from every bit on.
     """
     width, longest = zrl + WEIGHT_BITS, max(lengths)
     if 2**zrl + longest > 255:
@@ -153,7 +158,7 @@ def _by_count(
     sums, short = np.zeros(bits, np.uint8), np.empty(bits, bool)
     counts, left = {}, {}
     for length in {*lengths}:
-        # The fewest items of a segment: as many as it has if all runs are the longest.
+        # Counting starts at the fewest items, which a segment has if all its runs are the longest.
         counts[length] = np.full(bits, (length - 1) // 2**zrl + 1, np.uint8)
         left[length] = np.ones(bits, bool)
     for items in range(1, longest):
@@ -181,8 +186,8 @@ def _by_leaps(
     gaps: list[int],
     zrl: int,
 ) -> tuple[list[int], int]:
-    """Return what ``_by_count`` returns, by leaps over several items at once; tables hold the
-    weights that a leap from each bit passes.
+    """Return what ``_by_count`` returns, by leaps over several items at once. A table for each size
+    of leap has the weights that the leap passes, by the bit at which it begins.
     """
     width, have = zrl + WEIGHT_BITS, 1
     weights = {1: runs.astype(np.uint16) + np.uint16(1)}

@@ -1,11 +1,12 @@
-"""The V8 coefficient buffer: a header, a Huffman coded bit string per core, then all biases.
+"""The V8 coefficient buffer: a header, a Huffman coded stream for each core, then all biases.
 
-Bytes (``codes``) go in pairs: a step has the 3-bit codes of a pair, the 2-bit escapes of the pair
-one step before and the payloads of the pair two steps before. A stream is two bytes with its number
-of kernels, then weights less their zero point. In the header, the table of zero runs has a size of
-0 if there are none.
+A stream codes bytes: two bytes with the core's number of kernels, then the weights less their zero
+point. ``codes`` says how a byte is split into a code, an escape and a payload. Bytes are coded in
+pairs, one pair for each step: a step holds the two 3-bit codes of its pair, then the 2-bit escapes
+of the pair one step before, then the payloads of the pair two steps before. If there are no zero
+runs, the header gives their table a size of 0.
 
-Here everything is read and written bit by bit; ``pairs`` does the same with whole arrays.
+This module reads a buffer bit by bit; ``pairs`` reads and writes it with whole arrays.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Header:
-    """The header before the streams: bit length by symbol, bits of each stream, bytes for zero
-    runs."""
+    """The header before the streams: ``symbols`` has the bit length of each symbol, ``bits`` the
+    number of bits in each core's stream. ``runs`` are the bytes for zero runs, empty without
+    them."""
 
     symbols: tuple[int, ...]
     bits: tuple[int, ...]
@@ -65,8 +67,8 @@ class Header:
 
 
 def layout(cores: int) -> construct.Construct:
-    """Return the declaration of the header: 28 bytes and a 32-bit count of bits per core, filled up
-    to 64 bytes."""
+    """Return the declaration of the header: 28 bytes of fields, a 32-bit count of bits for each
+    core's stream, and fill up to a multiple of 64 bytes."""
     return construct.Aligned(
         buffers.ALIGN,
         construct.Struct(
@@ -82,8 +84,9 @@ def layout(cores: int) -> construct.Construct:
 
 
 def read_header(buffer: bytes, geometry: Geometry) -> Header:
-    """Return the header; ValueError with the byte if a field has a value that is not supported,
-    streams and biases do not fit the buffer, or the weights of the geometry do not."""
+    """Return the header. Raises ValueError, with the byte, for a field with an unsupported value,
+    for streams and biases that reach past the buffer, and for more weights in the geometry than
+    the buffer can hold."""
     cores, used, start = geometry.cores, geometry.used, geometry.header_bytes
     refuse_if(
         len(buffer) < start,
@@ -177,8 +180,11 @@ def _header_items(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
 
 class _Owner(NamedTuple):
-    """What a byte of a stream is for: the event of its first weight (of its first value if it has
-    no weight), how many weights, and how many bytes of the kernels per core."""
+    """What a byte of a stream stands for (with zero runs, several values).
+
+    ``of`` is the event of its first weight or, if it stands for no weight, of its first value.
+    ``weights`` is the number of weights, ``counts`` the number of bytes of the kernels per core.
+    """
 
     of: Event
     weights: int
@@ -186,8 +192,8 @@ class _Owner(NamedTuple):
 
 
 def _owners(geometry: Geometry, core: int, reaches: Iterable[int]) -> Iterator[_Owner]:
-    """Yield what each byte of a core's stream is for, of which each stands for as many values as
-    ``reaches`` says; what fills the last pair is a completion.
+    """Yield what each byte of a core's stream stands for. ``reaches`` has the number of values of
+    each byte. A byte that only fills up the last pair is a completion without a channel.
     """
     counts = repeat(Event("kernels per core"), COUNT_BYTES)
     events = chain(counts, geometry.events(core), repeat(Event("completion", None)))
@@ -206,13 +212,15 @@ def bytes_of(geometry: Geometry, core: int) -> int:
 
 
 def pairs_of(geometry: Geometry, core: int) -> int:
-    """Return the number of pairs in a core's stream, the last completed, without zero runs."""
+    """Return the number of pairs of bytes in a core's stream without zero runs; a last pair of one
+    byte is filled up."""
     return ceil_div(bytes_of(geometry, core), 2)
 
 
 @dataclass
 class _Byte:
-    """A byte of which the code was read, and maybe not yet the escape and the payload."""
+    """A byte whose code was read. Its escape, if it has one, and its payload follow in later
+    steps."""
 
     code: int
     owner: _Owner
@@ -223,12 +231,13 @@ FLUSH = _Owner(Event("flush"), 0)
 
 
 def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterator[Item]:
-    """Yield the items of a stream, step by step; two pairs of codes without bytes push the last
-    payloads out."""
+    """Yield the items of a stream, step by step. After the last pair two more steps follow, whose
+    codes stand for no bytes (the flush): they carry the last escapes and payloads."""
     coding, pairs = header.coding, pairs_of(g, core)
     reaches: Iterable[int] = repeat(1)
     if coding.entries:
-        # How far a run goes is known two steps after its code, so that the stream is read twice.
+        # The length of a run is known only two steps after its code. So the stream is read once
+        # for the lengths, and then again for the items.
         reaches = [*map(coding.reach, scan(reader, coding))]
         pairs = len(reaches) // 2
         refuse_reaches(reaches, g, core, reader.position)
@@ -264,7 +273,7 @@ def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterat
 
 
 def _item(reader: BitReader, width: int, kind: str, value: int, core: int, owner: _Owner) -> Item:
-    """Return the bits just read as an item."""
+    """Return the last ``width`` bits that were read as an item of kind ``kind``."""
     at, of, channel = reader.position - width, owner.of, None
     if of.kind == "weight":
         weights = 0
@@ -277,8 +286,8 @@ def _item(reader: BitReader, width: int, kind: str, value: int, core: int, owner
 
 
 def scan(reader: BitReader, coding: Coding) -> Sequence[int]:
-    """Return the tokens of a stream with zero runs, whose number only the stream's size in bits
-    says; the position of ``reader`` stays.
+    """Return the tokens of a stream with zero runs: as many as its bits hold, because nothing else
+    states their number. The position of ``reader`` does not change.
 
     Raises EOFError if the last step goes past the end.
     """
@@ -296,8 +305,9 @@ def scan(reader: BitReader, coding: Coding) -> Sequence[int]:
 
 
 def refuse_reaches(reaches: Sequence[int], geometry: Geometry, core: int, at: int) -> None:
-    """Raise ValueError if the bytes of a stream with zero runs do not stand for as many values as
-    the geometry has, and at most a pair of bytes after them.
+    """Raise ValueError if the bytes of a stream with zero runs stand for too few values for the
+    geometry, or if the bytes before the last two already stand for too many. ``reaches`` has the
+    number of values of each byte.
     """
     total, needed = sum(reaches), bytes_of(geometry, core)
     if total < needed or total - sum(reaches[-2:]) > needed:
@@ -319,7 +329,11 @@ class _Values:
             self.flush = {flush_codes(0), flush_codes(1)}
 
     def next(self, token: int, owner: _Owner, at: int) -> int:
-        """Return the byte of a token, for a run the number of its zeros."""
+        """Return the value to show for a token: a weight as the layer has it, for a run its number
+        of zeros, else the byte.
+
+        Raises ValueError for a wrong number of kernels, and for a block's fill that is not 0.
+        """
         where = f"coefficients: core {self.core} at {buffers.place(at)}"
         value, shown = token % 256, token % 256
         if token >= ENTRY:
@@ -351,8 +365,8 @@ class _Values:
 
 
 def flush_of(geometry: Geometry, core: int) -> int:
-    """Return the codes of a flush, the pairs after the last byte that push the last payloads out:
-    their free bits are set if the number of bytes is odd.
+    """Return the two codes of each step of the flush, as one number: their free bits are set if
+    the core's stream has an odd number of bytes.
     """
     return flush_codes(bytes_of(geometry, core) % 2)
 

@@ -1,7 +1,7 @@
-"""Loops compiled by numba (the extra ``npulab[fast]``) for the steps that go item by item.
+"""Loops that numba compiles (the extra ``npulab[fast]``), for work that goes item by item.
 
-A kernel takes up to 9 plain arguments, arrays and numbers: a jitclass that holds them could not be
-kept on disk and would be compiled anew by each process.
+The functions take up to 9 arguments, all arrays or numbers. A jitclass would bundle them, but numba
+cannot keep it on disk: each process would compile it again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ BYTE = np.uint64(255)
 
 @compiled
 def window_at(words, at):  # type: ignore[no-untyped-def]
-    """Return the bits from bit ``at`` of ``words`` (uint32): at least 33 of them, at most 64."""
+    """Return the bits of ``words`` (uint32) from bit ``at`` on, bit ``at`` lowest: between 33 and
+    64 bits."""
     word = at >> 5
     pair = words[word] + HALF * np.uint64(words[word + 1])
     return pair >> np.uint64(at & 31)
@@ -28,11 +29,11 @@ def window_at(words, at):  # type: ignore[no-untyped-def]
 
 @compiled
 def runs(words, at, end, zrl, lengths, gaps, zero, counts, out):  # type: ignore[no-untyped-def]
-    """Expand the zero runs of a stream from bit ``at`` of ``words`` (uint32).
+    """Expand the zero runs of a stream from bit ``at`` of ``words`` (uint32) on.
 
-    Segment by segment of ``lengths`` weights, the weights go to ``out`` and the count of items to
-    ``counts``; ``gaps`` are the bits after each segment. Returns False if a run goes past its
-    segment or the stream past ``end``.
+    ``lengths`` has the number of weights of each segment, ``gaps`` the number of bits after it.
+    The weights are written to ``out``, the number of items of each segment to ``counts``. Returns
+    False if a run goes past its segment, or an item past bit ``end``.
     """
     width, longest, place = zrl + 8, 2**zrl - 1, 0
     for segment in range(lengths.size):
@@ -58,20 +59,21 @@ def runs(words, at, end, zrl, lengths, gaps, zero, counts, out):  # type: ignore
 
 @compiled
 def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ignore[no-untyped-def]
-    """Decode Huffman steps from bit ``at`` of ``words`` (uint32) to ``out (steps - 2, 2)``.
+    """Decode Huffman steps from bit ``at`` of ``words`` (uint32) on into ``out (steps - 2, 2)``.
 
-    Returns the bit after the steps, or -1 if they go past ``end`` or the last codes are not
-    ``flush``. ``table`` is indexed by two codes and the 4 bits that may be their escapes. Each of
-    the five numbers in an entry has 4 bits: the bits of codes and escapes, the widths of both
-    payloads, the ways of both bytes. ``values`` is indexed by way and payload.
+    Returns the bit after the last step. Returns -1 if a step begins at bit ``end`` or later, or if
+    the codes of the last two steps are not ``flush``. ``table`` is ``both`` of the lookup tables in
+    ``pairs``: two codes and the 4 bits that may be their escapes index it. An entry packs five
+    numbers of 4 bits, the lowest first: the bits before the payloads, the widths of both payloads,
+    the ways of both bytes. ``values`` is indexed by 256 times the way, plus the payload.
     """
     before = info = np.int64(0)
     for step in range(steps):
         if at >= end:
             return -1
         window = np.int64(window_at(words, at))
-        # `info` describes the codes one step ago; the payloads of this step belong to the codes two
-        # steps ago.
+        # After the next lines `info` describes the codes of the step before, and `ready` the codes
+        # of two steps before, to which the payloads of this step belong.
         ready, codes = info, window & CODES
         info = np.int64(table[before | (window & ESCAPES)])
         bits = info & 15
@@ -96,8 +98,8 @@ def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ign
 def count_steps(words, at, end, table):  # type: ignore[no-untyped-def]
     """Count the Huffman steps from bit ``at`` of ``words`` (uint32) to bit ``end``.
 
-    Returns (steps, the codes of the last), or (0, 0) if it goes past ``end``. ``table`` as with
-    ``decode_pairs``.
+    Returns (number of steps, codes of the last step), or (0, 0) if the last step goes past
+    ``end``. ``table`` is the same as in ``decode_pairs``.
     """
     before = info = np.int64(0)
     steps = 0
@@ -120,10 +122,11 @@ def count_steps(words, at, end, table):  # type: ignore[no-untyped-def]
 
 @compiled
 def encode_pairs(stream, flush, code, escape, payload, out):  # type: ignore[no-untyped-def]
-    """Encode ``stream (pairs, 2)`` as Huffman steps to ``out`` (uint32 words, 0); return their
-    bits.
+    """Write ``stream (pairs, 2)`` as Huffman steps into ``out`` (uint32 words that are all 0);
+    return the number of bits written.
 
-    The tables have (value, width) by byte.
+    ``code``, ``escape`` and ``payload`` have a (value, width in bits) for each byte. ``flush`` has
+    the codes of the last two steps.
     """
     buffer, held, total, word = np.uint64(0), np.int64(0), np.int64(0), 0
     pairs = stream.shape[0]
@@ -141,7 +144,8 @@ def encode_pairs(stream, flush, code, escape, payload, out):  # type: ignore[no-
                 byte = stream[step - 2, half]
                 value += payload[byte, 0] * POWERS[bits]
                 bits += np.int64(payload[byte, 1])
-        # A step has at most 26 bits; with up to 31 bits that are not written yet, it fits into 64.
+        # A step has at most 26 bits. With at most 31 bits that are not written yet, it fits into
+        # the 64 bits of `buffer`.
         buffer += value * POWERS[held]
         held += bits
         total += bits

@@ -32,25 +32,27 @@ from npulab.npus.vivante.coefficients.codes import (
     flush_codes,
 )
 
-# The places of symbols that are compared, in order, to sort them: Mesa 25.0.7, etnaviv_ml_nn_v8.c.
+# A sorting network: the two places in the symbol map that each step compares, in the order of the
+# steps. Source: Mesa 25.0.7, etnaviv_ml_nn_v8.c.
 NETWORK = "02 13 46 57 04 15 26 37 01 23 45 67 24 35 14 36 12 34 56"
 CHUNK = 2**16  # bytes of a stream whose windows (the next bits from each bit) are held at a time
-# A step's bits before its payloads and the bits of its payloads are held in one number, the first
-# times ROOM: two payloads have fewer bits than this.
+# Two counts of bits of a step are held in one number: ROOM times the bits before its payloads, plus
+# the bits of its two payloads, which are fewer than ROOM.
 ROOM = 32
 ONES = (2 ** np.arange(9) - 1).astype(np.uint32)
 PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
 
 
 class Stream(NamedTuple):
-    """A stream's tokens, the last pair completed, and the codes of its flush."""
+    """A stream's tokens, whole pairs of them, and the codes of its flush."""
 
     tokens: Array
     flush: int
 
 
 def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients | None:
-    """Return the content of a buffer, or None if it does not follow the format.
+    """Return the content of a buffer, or None if a stream or the fill does not follow the format.
+    Raises ValueError for a broken header.
 
     ``fast`` runs compiled loops (``npulab[fast]``).
     """
@@ -63,7 +65,7 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
         data = buffer[start : start + huffman.stream_bytes(bits)]
         stream = _stream(data, bits, header.coding, g, core, fast)
         if stream is None or BitReader(data, bits).read(8 * len(data) - bits):
-            return None  # for the second: a bit of the fill is 1
+            return None  # the stream is broken, or a bit of the fill after it is 1
         streams.append(stream)
         start += len(data)
     if buffer[start + buffers.BIAS_BYTES * g.channels :].strip(b"\0"):
@@ -92,13 +94,17 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
 class _Tables(NamedTuple):
     """Lookup tables of a coding.
 
-    A way is an entry of ``READ``: a code and its escape. Indexed by two codes: ``before``, the
-    bits of a step before its payloads, if the step before had these codes. Indexed by two codes
-    and the 4 bits that may be their escapes: ``step``, the same bits times ``ROOM`` plus the bits
-    of the payloads; ``ways`` of both bytes and ``widths`` of their payloads; ``both``, all of that
-    in 4 bits each. ``tokens`` is indexed by way and payload; ``code``, ``escape`` and ``payload``
-    are (value, width) by token, a width of 0 for tokens that the coding does not have; ``most`` are
-    the bits of the longest step.
+    A way is the number of an entry of ``READ``: a code and its escape. The two codes of a step
+    index one table: ``before`` has the number of bits that the next step has before its payloads.
+
+    The two codes together with the 4 bits that may be their escapes index four tables. ``step``
+    has ``ROOM`` times the same number of bits, plus the bits of both payloads. ``ways`` has the
+    way of both bytes, ``widths`` the bits of their payloads. ``both`` packs all of these into one
+    number, 4 bits each.
+
+    Way and payload index ``tokens``. A token indexes ``code``, ``escape`` and ``payload``: each has
+    (value, width in bits), and a width of 0 for tokens that the coding does not have. ``most`` is
+    the number of bits of the longest step.
     """
 
     before: Array
@@ -115,7 +121,7 @@ class _Tables(NamedTuple):
 
 @lru_cache(8)
 def _tables(symbols: tuple[int, ...], size: int = 0) -> _Tables:
-    """Return the tables of a symbol map and a table of ``size`` zero runs."""
+    """Return the lookup tables for a symbol map and ``size`` entries of zero runs."""
     coding = Coding(symbols, (1,) * size)
     values = np.zeros((len(READ), 256), np.uint16)
     if not size:
@@ -157,12 +163,15 @@ def _tables(symbols: tuple[int, ...], size: int = 0) -> _Tables:
 def _stream(
     data: bytes, bits: int, coding: Coding, geometry: Geometry, core: int, fast: bool
 ) -> Stream | None:
-    """Return a stream, or None if its last step does not end at bit ``bits``, its last codes are no
-    flush, or zero runs stand for too many or too few weights."""
+    """Return a core's stream of ``bits`` bits, or None if it is broken.
+
+    It is broken if its last step does not end at bit ``bits``, if its last two pairs of codes are
+    not the flush, or if it has too many or too few weights for the geometry.
+    """
     steps, flushes = huffman.pairs_of(geometry, core) + DELAY, {huffman.flush_of(geometry, core)}
     tables = _tables(coding.symbols, len(coding.entries))
     if coding.entries:
-        # Only the size of the stream says how many steps it has.
+        # With zero runs the number of steps is not known: only a bound follows from the size.
         steps, flushes = bits // (2 * CODE_BITS), {flush_codes(0), flush_codes(1)}
     elif 2 * CODE_BITS * steps > bits:
         return None
@@ -184,8 +193,8 @@ def _stream(
 def _read_fast(
     data: bytes, bits: int, tables: _Tables, steps: int, flushes: set[int]
 ) -> Stream | None:
-    """Return what ``_read`` returns, by compiled loops. If only one flush is allowed, ``steps`` is
-    the number of steps, not only a bound."""
+    """Return what ``_read`` returns, by compiled loops. ``flushes`` are the allowed codes of the
+    flush. If it has one element, ``steps`` is the exact number of steps, else the most steps."""
     from npulab.npus.vivante.coefficients import loops
 
     words, (flush, *others) = buffers.words_of(data), flushes
@@ -202,7 +211,7 @@ def _read_fast(
 
 def _read(data: bytes, bits: int, tables: _Tables, most: int) -> Stream | None:
     """Return a stream of at most ``most`` steps, or None if its last step does not end at bit
-    ``bits`` or its two last pairs of codes differ."""
+    ``bits`` or the last two pairs of codes (the flush) differ from each other."""
     at = _steps(data, bits, tables.step, most)
     if at is None or len(at) <= DELAY:
         return None
@@ -228,7 +237,7 @@ def _steps(data: bytes, bits: int, table: Array, steps: int) -> Array | None:
     while len(found) < steps and at < bits:
         base = at // 8
         size = min(8 * CHUNK, bits - 8 * base)
-        # A window that begins in the chunk may end up to a few bytes after it.
+        # A window that begins in the chunk may end a few bytes behind it.
         windows = bits_at(data[base : base + CHUNK + 4], np.arange(size), 10).astype(np.uint16).data
         at -= 8 * base
         for _ in range(steps - len(found)):
@@ -251,8 +260,9 @@ def _parts(
     g: Geometry,
     core: int,
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield, superblock by superblock, the bytes of the stream ``(kernels, blocks, weights of a
-    block)`` and the weights ``(kernels, kernel_size)``, both as views."""
+    """Yield a pair of views for each superblock of a core: the bytes of the stream, shaped
+    ``(blocks, kernels, weights of a block)`` with the first two axes swapped, and the weights
+    ``(kernels, kernel_size)`` that they code."""
     flat, at = weights.reshape(g.slots, g.kernel_size), COUNT_BYTES
     blocks = ceil_div(g.kernel_size, g.block)
     for first, count, step in g.blocks(core):
@@ -292,7 +302,7 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -
 
 
 def bits_of(c: Coefficients, values: Array, geometry: Geometry, core: int) -> int:
-    """Return the bits of the stream that ``encode`` makes of a core's values."""
+    """Return how many bits the stream has that ``encode`` makes of a core's values."""
     tables = _tables_of(c)
     tokens = _written_as(c, values, tables, geometry, core).tokens
     bits = 2 * CODE_BITS * DELAY
@@ -302,7 +312,8 @@ def bits_of(c: Coefficients, values: Array, geometry: Geometry, core: int) -> in
 
 
 def values_of(c: Coefficients, g: Geometry, core: int) -> Array:
-    """Return the values of a core's stream, without what completes the last pair."""
+    """Return the values of a core's stream: the two bytes with the number of kernels, then the
+    weights less the zero point. The fill of the last pair is not included."""
     out = np.zeros(huffman.bytes_of(g, core), np.uint8)
     out[:COUNT_BYTES] = np.frombuffer(g.kernels(core).to_bytes(COUNT_BYTES, "little"), np.uint8)
     for blocks, weights in _parts(out, c.weights, g, core):
@@ -313,7 +324,8 @@ def values_of(c: Coefficients, g: Geometry, core: int) -> Array:
 
 
 def _written_as(c: Coefficients, values: Array, tables: _Tables, g: Geometry, core: int) -> Stream:
-    """Return the stream of a core's values; ValueError for a byte that the symbols cannot write."""
+    """Return the stream that writes a core's values. Raises ValueError for a byte that the symbols
+    cannot write."""
     if not c.runs:
         fill = np.zeros(len(values) % 2, np.uint8)
         return Stream(np.concatenate([values, fill]), huffman.flush_of(g, core))
@@ -360,7 +372,8 @@ def _written_fast(stream: Array, tables: _Tables, flush: int) -> tuple[int, byte
     """Return (bits, bytes) as ``_written`` does, by a compiled loop."""
     from npulab.npus.vivante.coefficients import loops
 
-    out = np.zeros(len(stream) // 2 + DELAY + 1, np.uint32)  # a step has at most 24 bits
+    # A step has at most 26 bits, so a 32-bit word for each step is enough.
+    out = np.zeros(len(stream) // 2 + DELAY + 1, np.uint32)
     code, escape = tables.code.astype(np.uint64), tables.escape.astype(np.uint64)
     payload = tables.payload.astype(np.uint64)
     bits = int(loops.encode_pairs(stream.reshape(-1, 2), flush, code, escape, payload, out))
@@ -368,8 +381,8 @@ def _written_fast(stream: Array, tables: _Tables, flush: int) -> tuple[int, byte
 
 
 def _joined(stream: Array, table: Array) -> tuple[Array, Array]:
-    """Return (values, widths) of the pairs of a stream's bytes: both bytes' entries in a table of
-    (value, width), joined.
+    """Return (values, widths) of each pair of a stream's bytes. ``table`` has a (value, width) for
+    each byte; the second byte's value lies above that of the first.
     """
     first, first_bits = table[stream[::2]].T
     second, second_bits = table[stream[1::2]].T
@@ -377,11 +390,11 @@ def _joined(stream: Array, table: Array) -> tuple[Array, Array]:
 
 
 def choose_symbols(weights: Array, dialect: str = MESA) -> tuple[int, ...]:
-    """Return the symbol map that Mesa picks for ``weights``, uint8 or int8 as in the model; in the
-    vendor's dialect none, as there the encoder picks it together with zero runs.
+    """Return the symbol map that Mesa picks for ``weights``, which are uint8 or int8 as in the
+    model. In the vendor's dialect return (): there the encoder picks the map, with zero runs.
 
-    The map lists bit lengths from the most frequent to the rarest; the driver's fixed comparisons
-    decide between equal counts.
+    The map lists the bit lengths from the most frequent to the rarest. Of equally frequent lengths,
+    the driver's sorting network decides which comes first.
 
     >>> choose_symbols(np.array([0, 3, 3, 0xFF], np.uint8))
     (2, 1, 0, 3, 4, 5, 6, 7)
@@ -389,11 +402,12 @@ def choose_symbols(weights: Array, dialect: str = MESA) -> tuple[int, ...]:
     if dialect == VENDOR:
         return ()
     counts = np.bincount(np.ascontiguousarray(weights).view(np.uint8).reshape(-1), minlength=256)
-    # A negative byte's magnitude is its complement; 0xFF has length 0 and is counted as 1.
+    # The magnitude of a negative byte is its complement. 0xFF (-1) has bit length 0, but the driver
+    # counts it as 1.
     lengths = [max(min(byte, 255 - byte).bit_length(), byte // 255) for byte in range(256)]
     histogram = np.bincount(lengths, counts, buffers.SYMBOLS).tolist()
     out = list(range(buffers.SYMBOLS))
-    # A stable sort would order equal counts in another way than the driver, and the bytes of the
+    # A stable sort would order equal counts differently from the driver, and the bytes of the
     # buffer would differ from its bytes.
     for places in NETWORK.split():
         first, second = map(int, places)

@@ -1,10 +1,11 @@
 """The V7 coefficient buffer: a header with one stream size per core, then a bit string per core.
 
-A stream is 8 bits zero-run width, 16 bits kernels per core, then weights in the driver's order.
-The bias follows the first weight of a kernel, the output offset its last. With a zero-run width, a
-weight item is a run of zero points and the literal after it. Mesa fills up the last core's share
-of kernels and ends runs at each bias and offset; the vendor gives each core a number of its own,
-and its runs end at offsets only.
+A stream begins with the zero-run width (8 bits) and the number of kernels per core (16 bits). Then
+come weights in the driver's order. The bias of a kernel follows its first weight, its output offset
+follows its last weight. If the zero-run width is not 0, a weight item is a run of zero points and
+the literal weight after it. Mesa gives each used core the same number of kernels, with fill for the
+last core, and ends runs at each bias and offset. The vendor's cores may differ in their number of
+kernels, and its runs may go on over a bias.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ WEIGHT_BITS, WORD_BITS = 8, 32
 
 
 def header(cores: int) -> construct.Construct:
-    """Return the declaration of the header: a 32-bit byte count per core, filled up to 64 bytes."""
+    """Return the declaration of the header: a 32-bit count of bytes for each core's stream, and
+    fill up to a multiple of 64 bytes."""
     return construct.Aligned(buffers.ALIGN, construct.Array(cores, construct.Int32ul))
 
 
 def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
-    """Return the stream bytes per core; ValueError if they do not fit the buffer."""
+    """Return how many bytes each core's stream has. Raises ValueError if they do not fit the
+    buffer, are no multiple of 64, or are not 0 for exactly the used cores."""
     start, used = geometry.header_bytes, geometry.used
     refuse_if(
         len(buffer) < start,
@@ -50,9 +53,11 @@ def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
 
 
 class Words(NamedTuple):
-    """The biases and offsets of a core's stream: ``places (2 * kernels,)`` of all words in the
-    order of the stream, in weights from its start; ``biases`` and ``offsets`` are the words of each
-    kernel."""
+    """Where the biases and output offsets of a core's stream lie; each is a word of 32 bits.
+
+    ``places (2 * kernels,)`` has the number of weights before each word, in the order of the
+    stream. ``biases`` and ``offsets`` have for each kernel the number of its word in that order.
+    """
 
     places: Array
     biases: Array
@@ -66,30 +71,35 @@ class Words(NamedTuple):
         return words
 
     def put(self, words: Array, kernels: Array, content: Coefficients) -> None:
-        """Undo ``stored``: put a core's words into the arrays of a content."""
+        """Put the words of a core's stream into the arrays of ``content``; undoes ``stored``."""
         content.bias[kernels] = words[self.biases].view(np.int32)
         content.offsets[kernels] = words[self.offsets]
 
 
 def words_at(biases: list[Array], offsets: list[Array]) -> Words:
-    """Return the words of a stream from their places by kernel."""
+    """Return the words of a stream; ``biases`` and ``offsets`` have the number of weights before
+    each kernel's bias and offset, in the order of kernels."""
     places = np.concatenate([*biases, *offsets])
-    # Stable: a kernel of one weight has bias and offset at one place, in this order.
+    # The sort is stable because a kernel of one weight has its bias and offset at the same place,
+    # the bias first.
     ranks = np.argsort(places, kind="stable")
     bias_ranks, offset_ranks = np.argsort(ranks).reshape(2, -1)
     return Words(places[ranks], bias_ranks, offset_ranks)
 
 
 def empty(geometry: Geometry, widths: list[int], size: int) -> Coefficients:
-    """Return a content whose arrays a reader has to fill."""
+    """Return a content whose arrays are not initialised: the reader has to fill them. ``widths``
+    has the zero-run width of each used core, ``size`` is the buffer's size in bytes."""
     slots = geometry.slots
     weights, bias = np.empty(geometry.shape, np.uint8), np.empty(slots, np.int32)
     return Coefficients(weights, bias, np.empty(slots, np.uint32), tuple(widths), size)
 
 
 def stops_of(buffer: bytes, geometry: Geometry) -> list[int] | None:
-    """Return the byte where the first stream begins and the bytes where streams end; None if a byte
-    before or after all streams is not 0."""
+    """Return the byte at which the first stream begins, then the byte at which each stream ends.
+
+    Returns None if the fill of the header or a byte after the last stream is not 0.
+    """
     g = geometry
     stops: list[int] = np.cumsum([g.header_bytes, *sizes(buffer, g)[: g.used]]).tolist()
     fill = buffer[buffers.SIZE_BYTES * g.cores : stops[0]] + buffer[stops[-1] :]
@@ -99,8 +109,8 @@ def stops_of(buffer: bytes, geometry: Geometry) -> list[int] | None:
 
 
 def may_end(data: bytes, end: int, stop: int) -> bool:
-    """True if a stream may end at bit ``end``: up to byte ``stop``, where the next begins, only
-    fill lies, of fewer than 64 bytes."""
+    """True if a stream may end at bit ``end``: from there to byte ``stop``, where the next stream
+    begins, all bits are 0, and they are fewer than 64 bytes."""
     most = 8 * buffers.ALIGN
     return end <= 8 * stop < end + most and not BitReader(data, end).read(8 * stop - end)
 
@@ -123,8 +133,8 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
 
 def _by_output(items: Iterator[Item], geometry: Geometry) -> Iterator[Item]:
-    """Yield items of the vendor's streams with the output channels that the offsets give to the
-    kernels."""
+    """Yield ``items`` of the vendor's streams, with each kernel's number in the streams replaced by
+    its output channel, which its offset shows."""
     found = list(items)
     offsets = np.zeros(geometry.slots, np.uint32)
     for item in found:

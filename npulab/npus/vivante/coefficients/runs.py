@@ -1,8 +1,9 @@
 """The plain format (V7) with whole arrays: the same bytes and content as ``plain``, which explains
 each bit.
 
-All cores have streams of the same order. A segment lies between two places where pending runs are
-flushed; its items have one width, so the count of items in each segment says where every bit lies.
+The streams of all cores have the same order. A segment is the part of a stream between two places
+where a zero run has to end. All items (a zero run and the weight after it) have the same width, so
+the numbers of items in the segments say where every bit lies.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 
 HEAD_BITS = ZRL_BITS + buffers.COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
-TOGETHER = 20_000  # streams are read together, up to this many weights
+TOGETHER = 20_000  # the streams of several cores are read at once if they have fewer weights
 Streams = list[tuple[Array, Array]]  # weights and words of each stream
-# Of streams with more weights than this in a byte, the items are counted before the array of
+# If a buffer has more weights than this for each byte, all items are counted before the array of
 # weights is made.
 SPARSE = 32
 
 
 class Order:
-    """The order of a core's stream: where things lie, in weights from its start.
+    """The order of a core's stream. A place in it is the number of weights before that place.
 
-    ``length`` counts the weights in all, ``blocks`` are the superblocks by core; ``words`` are
-    biases and offsets. Segments end at ``breaks``, have ``lengths`` weights
-    and ``gaps`` bits after each. ``several`` are the segments of more than one weight; before each
-    of them (and at the end) lie ``singles`` segments of one weight, and ``skips`` bits of gaps.
+    ``length`` is the number of weights of a core, ``blocks`` has the superblocks of each core,
+    ``words`` are the biases and offsets. Segments end at the places ``breaks``; ``lengths`` has the
+    number of weights of each segment, ``gaps`` the number of bits (of words) after it. ``several``
+    has the numbers of the segments with more than one weight. Before each of them, and after the
+    last, lie ``singles`` segments of one weight, whose gaps have ``skips`` bits in all.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -60,11 +62,11 @@ class Order:
         places = self.words.places
         self.breaks = np.unique(np.concatenate([places, *flushes]))
         self.breaks = self.breaks[self.breaks > 0]
-        # the words before the segment that ends at each break
+        # the number of words before the segment that ends at each break
         self.words_before = np.searchsorted(places, self.breaks)
         self.lengths = np.diff(self.breaks, prepend=0)
         self.gaps = WORD_BITS * np.diff(self.words_before, append=len(places))  # bits
-        # Segments before each word.
+        # The number of segments before each word.
         self.segments_before = np.searchsorted(self.breaks, places) + 1
         self.several = np.flatnonzero(self.lengths > 1)
         bounds = np.concatenate([[-1], self.several, [len(self.lengths)]])
@@ -111,8 +113,8 @@ class Order:
                 into[:, :, self.cells] = kernels
 
     def _parts(self, kernels: Array) -> list[Array]:
-        """Return views of a superblock ``(kernels, planes, cells)`` in stream order: the whole
-        groups of planes, and the planes that are left.
+        """Return two views of a superblock's weights ``(kernels, planes, cells)``, both in stream
+        order: one of all whole groups of planes, one of the planes after them.
         """
         (count, planes, cells), group = kernels.shape, self.geometry.group
         whole = planes // group
@@ -151,7 +153,7 @@ def _with_runs(weights: Array, words: Array, order: Order, zrl: int) -> bytes:
     longest, literals = 2**zrl, weights[ends]
     runs = gaps - 1
     if len(gaps) and gaps.max() > longest:
-        # A run that is too long is cut by literal zero points.
+        # A literal zero point ends each piece of a run that is longer than the width allows.
         counts = -(-gaps // longest)
         last = np.cumsum(counts) - 1
         ends, kept = np.repeat(ends, counts), literals
@@ -160,7 +162,7 @@ def _with_runs(weights: Array, words: Array, order: Order, zrl: int) -> bytes:
         every = np.full(len(ends), longest - 1, runs.dtype)
         every[last] = runs % longest
         runs = every
-    # All items up to an `end` come after the words that stand before them.
+    # A word comes after the item that holds the weight before it.
     before = np.searchsorted(ends, order.words.places)
     return packed(_head(order, zrl), runs, literals, words, before, zrl)
 
@@ -173,8 +175,10 @@ def packed(
     before: Array,
     zrl: int,
 ) -> bytes:
-    """Return a stream of its head, its items (runs of zero points and the literals after them) and
-    its words; ``before`` are the items before each word.
+    """Return the bytes of a stream that has this head, these items and these words.
+
+    Item n is ``runs[n]`` zero points and the weight ``literals[n]`` after them. ``before`` has the
+    number of items before each word.
     """
     slots = 1 + before + np.arange(len(words))
     values, widths = np.empty((2, 1 + len(runs) + len(words)), np.uint32)
@@ -189,8 +193,9 @@ def packed(
 
 
 def _gaps(weights: Array, order: Order) -> tuple[Array, Array]:
-    """Return the numbers of the weights that end an item at any zero-run width, and the distance of
-    each from the number before it."""
+    """Return the numbers of the weights that end an item at every zero-run width, and how far each
+    of these numbers is from the one before it. These are the weights that differ from the zero
+    point and the last weights of segments."""
     stop = weights != order.geometry.zero_point
     stop[order.breaks - 1] = True
     ends = np.flatnonzero(stop)
@@ -198,10 +203,11 @@ def _gaps(weights: Array, order: Order) -> tuple[Array, Array]:
 
 
 def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> int:
-    """Return the zero-run width that the driver picks; 0 for pointwise layers.
+    """Return the zero-run width (bits) that the driver picks; 0 for pointwise layers.
 
-    The driver tries widths from the widest down and stops when the total of 32-bit words grows. It
-    takes the width with the smallest total; of widths with equal totals, the narrowest."""
+    The driver tries the widths from ``widest`` down, and stops at the first width with which the
+    streams take more 32-bit words. Of the widths tried it takes the one with the fewest words; of
+    several with equally few, the narrowest."""
     g = geometry
     if g.kernel_h == g.kernel_w == 1:
         return 0
@@ -224,7 +230,7 @@ def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> i
 
 
 def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients | None:
-    """Return weights, biases and offsets of a buffer, or None if it does not follow the format.
+    """Return the content of a buffer, or None if it does not follow the format.
 
     ``fast`` runs compiled loops (``npulab[fast]``).
     """
@@ -232,15 +238,15 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
     stops = plain.stops_of(buffer, g)
     least = HEAD_BITS // 8 + 2 * WORD_BYTES * g.per_core
     if g.order == "inter":
-        least += g.planes  # runs end with each plane of the last superblock
+        least += g.planes  # each plane of the last superblock ends a run, which takes a byte
     if stops is None or min(map(sub, stops[1:], stops)) < least:
         return None
     return _read(buffer, stops, Order(g), fast)
 
 
 def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coefficients | None:
-    """Return the content of the streams that lie between ``stops`` (bytes), or None if they do not
-    follow the format."""
+    """Return the content of the streams, or None if one does not follow the format. A stream lies
+    between every two neighbouring bytes of ``stops``."""
     g, widths = order.geometry, []
     for start in stops[:-1]:
         zrl = buffer[start]
@@ -268,8 +274,8 @@ def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coeffici
 
 
 def _split(data: bytes, stops: list[int], order: Order) -> Streams | None:
-    """Return weights and words of streams without runs, or None if a stream does not end where its
-    size says.
+    """Return (weights, words) of each stream, all without zero runs; None if a stream does not end
+    where its size says.
     """
     length, out = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.words.places), []
     for start, stop in pairwise(stops):
@@ -283,14 +289,15 @@ def _split(data: bytes, stops: list[int], order: Order) -> Streams | None:
 
 
 def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> Streams | None:
-    """Return weights and words as ``_split`` does, but of streams with zero runs; all streams have
-    one zero-run width."""
+    """Return (weights, words) of each stream, all with the same zero-run width, which is not 0;
+    None if a stream does not follow the format."""
     zrl = data[0]
     width, streams = zrl + WEIGHT_BITS, [data[start:stop] for start, stop in pairwise(stops)]
     if any(2**zrl * (8 * len(stream) // width) < order.length for stream in streams):
         return None
     counts, weights = np.ones((len(streams), len(order.lengths)), np.int64), None
-    # Nothing large is made for a stream that may be broken.
+    # A small broken buffer must not make a large array: if there are many weights for each byte,
+    # the items are counted first.
     if fast and order.length <= SPARSE * len(data):
         weights = np.empty((len(streams), order.length), np.uint8)
         for n, stream in enumerate(streams):
@@ -304,7 +311,7 @@ def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> Stre
             if found is None:
                 return None
             counts[n, order.several] = found
-    starts = 8 * np.array(stops[:-1])[:, None] + HEAD_BITS  # bits
+    starts = 8 * np.array(stops[:-1])[:, None] + HEAD_BITS  # the bit of each stream's first item
     items = np.zeros((len(streams), len(order.lengths) + 1), np.int64)
     np.cumsum(counts, axis=1, out=items[:, 1:])
     ends = (starts[:, 0] + width * items[:, -1] + WORD_BITS * len(order.words.places)).tolist()
@@ -321,13 +328,14 @@ def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> Stre
 
 
 def _weights(data: bytes, starts: Array, items: Array, order: Order, zrl: int) -> Array | None:
-    """Return the weights of streams from bits ``starts (streams, 1)``, or None if a run goes past
-    its segment.
+    """Return the weights of streams, or None if a run goes past its segment.
 
-    ``items`` counts the items before each segment and before the end of a stream.
+    ``starts (streams, 1)`` has the bit of each stream's first item. ``items`` has, for each stream,
+    the number of items before each segment and, last, the number of all items.
     """
     width, length = zrl + WEIGHT_BITS, order.length
-    before = np.cumsum(items[:, -1:], axis=0) - items[:, -1:]  # items of the streams before
+    # the number of items in all streams before each stream
+    before = np.cumsum(items[:, -1:], axis=0) - items[:, -1:]
     first = starts + WORD_BITS * order.words_before - width * before
     at = np.repeat(first.reshape(-1), np.diff(items).reshape(-1))
     at += width * np.arange(len(at))
@@ -342,8 +350,8 @@ def _weights(data: bytes, starts: Array, items: Array, order: Order, zrl: int) -
 
 
 def _expand(data: bytes, counts: Array, weights: Array, order: Order) -> bool:
-    """Set the items of each segment of a stream and its weights, by a compiled loop; return False
-    if the stream does not follow the format."""
+    """Read a stream by a compiled loop: write the number of items of each segment to ``counts`` and
+    the weights to ``weights``. Return False if the stream does not follow the format."""
     from npulab.npus.vivante.coefficients import loops
 
     return bool(

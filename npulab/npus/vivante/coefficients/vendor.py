@@ -1,11 +1,12 @@
 """The plain format (V7) as VeriSilicon's compiler writes it, with whole arrays: the same bytes and
 content as ``plain``, which explains each bit.
 
-A core's stream goes superblock by superblock, plane by plane, kernel by kernel and row by row,
-whatever the size of the kernel. A run of zero points goes on over kernels, biases and planes. It
-ends at a kernel's last weight and after the longest run; and of the places where a kernel begins in
-the first plane or a superblock begins a plane, it holds at most one. Source: V, 60 buffers of
-A311D; the laws were found on layers of even index and hold on those of odd index.
+A core's stream has its superblocks in order; in a superblock plane after plane, in a plane kernel
+after kernel, in a kernel row after row. This does not depend on the size of the kernel. A run of
+zero points may go on over kernels, biases and planes. It ends at a kernel's last weight, and when
+it has the greatest length. A start is a place where a kernel begins its first plane, or where a
+superblock begins a plane: a run holds at most one start. Source: V, 60 buffers of A311D. The laws
+were found on layers of even index and hold on those of odd index.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from npulab.npus.vivante.coefficients.buffers import ALIGN, ZRL_BITS, Coefficien
 from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS, Words
 from npulab.npus.vivante.coefficients.runs import HEAD_BITS, packed
 
-AT_ONCE = 2**12  # items of a stream that are read at a time
-# Kernels of the vendor are dealt to cores by their weights that are not the zero point if two
-# kernels differ by at least this many. 3 of 60 buffers are dealt; kernels differ by 15 or more in
-# them, by at most 13 in all others.
+AT_ONCE = 2**12  # a stream is read by at most this many items at a time
+# The vendor deals kernels to cores by their number of weights that are not the zero point, if these
+# numbers differ by at least UNEVEN between two kernels. In the 3 of 60 buffers that are dealt they
+# differ by 15 or more, in all others by at most 13.
 UNEVEN = 14
 
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """The order of one core's stream: where things lie, in weights from its start.
+    """The order of one core's stream. A place in it is the number of weights before that place.
 
-    ``kernels`` are the slots of its kernels, ``words`` are biases and offsets. ``starts`` are the
-    weights with which a kernel begins in the first plane, or a plane of a superblock begins.
+    ``length`` is the number of weights, ``kernels`` has the slots of the core's kernels, ``words``
+    are the biases and offsets. ``starts`` are the places where a kernel begins its first plane, or
+    a superblock begins a plane.
     """
 
     length: int
@@ -44,7 +46,7 @@ class Order:
 
     @property
     def ends(self) -> Array:
-        """The last weight of each kernel."""
+        """The place of each kernel's last weight."""
         return self.words.places[self.words.offsets] - 1
 
 
@@ -80,7 +82,7 @@ def encode(content: Coefficients, geometry: Geometry) -> bytes:
         weights = _taken(c.weights, geometry, core)
         ends = _item_ends(_stops(weights, order, geometry.zero_point), order, zrl)
         words = order.words.stored(c, order.kernels)
-        # A word comes after the item that has the weight before it.
+        # A word comes after the item that holds the weight before it.
         before = np.searchsorted(ends, order.words.places - 1) + 1
         head = bytes([zrl]) + len(order.kernels).to_bytes(buffers.COUNT_BITS // 8, "little")
         runs = np.diff(ends, prepend=-1) - 1
@@ -89,8 +91,9 @@ def encode(content: Coefficients, geometry: Geometry) -> bytes:
 
 
 def choose_zrl(content: Coefficients, geometry: Geometry, widest: int) -> int:
-    """Return the zero-run width that the vendor picks: the width whose streams, filled up, have the
-    fewest bytes; of widths with equal sizes, the narrowest. It is 0 for kernels of one plane."""
+    """Return the zero-run width (bits, at most ``widest``) that the vendor picks: the width with
+    which the streams take the fewest bytes, fill included. Of several such widths it takes the
+    narrowest. Kernels of one plane have width 0."""
     if geometry.planes == 1:
         return 0
     c = _by_place(content)
@@ -106,12 +109,13 @@ def choose_zrl(content: Coefficients, geometry: Geometry, widest: int) -> int:
 
 
 def choose_channels(weights: Array, geometry: Geometry) -> tuple[int, ...]:
-    """Return the channels in the order in which the vendor gives their kernels to the cores; () if
-    that is the order of the channels.
+    """Return the output channels in the order of the vendor's streams; () if that is the order of
+    the channels.
 
-    The vendor deals uneven kernels to the cores by their number of weights that are not the zero
-    point, the fewest first: a kernel to each core, then a kernel to each core from the last core
-    back, and so on. A core has its kernels in the order of their channels."""
+    The vendor reorders kernels if they are uneven (``UNEVEN``) in their number of weights that are
+    not the zero point. It deals the kernels with the fewest first: one kernel to each core from the
+    first core to the last, then one to each core from the last to the first, and so on. In a core's
+    stream, kernels are in the order of their channels."""
     g = geometry
     counts = np.count_nonzero(weights != g.zero_point, axis=(1, 2, 3))
     if g.superblocks > 1 or np.ptp(counts) < UNEVEN:
@@ -131,7 +135,7 @@ def choose_channels(weights: Array, geometry: Geometry) -> tuple[int, ...]:
 
 
 def decode(buffer: bytes, geometry: Geometry) -> Coefficients | None:
-    """Return weights, biases and offsets of a buffer by output channel, or None if it does not
+    """Return the content of a buffer in the order of the output channels, or None if it does not
     follow the format.
     """
     g = geometry
@@ -155,7 +159,8 @@ def decode(buffer: bytes, geometry: Geometry) -> Coefficients | None:
 
 
 def _by_output(content: Coefficients, geometry: Geometry) -> Coefficients:
-    """Return content in the order of the output channels instead of the stream."""
+    """Return the content with its kernels in the order of the output channels, instead of the
+    order of the streams."""
     c = content
     channels = buffers.channels_of(c.offsets, geometry)
     if not channels:
@@ -168,7 +173,7 @@ def _by_output(content: Coefficients, geometry: Geometry) -> Coefficients:
 
 
 def _by_place(content: Coefficients) -> Coefficients:
-    """Undo ``_by_output``."""
+    """Return the content with its kernels in the order of the streams; undoes ``_by_output``."""
     c = content
     if not c.channels:
         return c
@@ -188,7 +193,7 @@ def _taken(weights: Array, geometry: Geometry, core: int) -> Array:
 
 
 def _put(stream: Array, weights: Array, geometry: Geometry, core: int) -> None:
-    """Undo ``_taken``: put a core's stream into ``weights``."""
+    """Put the weights of a core's stream into ``weights``; undoes ``_taken``."""
     _, planes, rows, columns = geometry.shape
     start = 0
     for block in geometry.blocks(core):
@@ -202,17 +207,18 @@ def _put(stream: Array, weights: Array, geometry: Geometry, core: int) -> None:
 
 
 def _stops(weights: Array, order: Order, zero: int) -> Array:
-    """Return the numbers of the weights with which items end at any zero-run width."""
+    """Return the numbers of the weights that end an item at every zero-run width."""
     stop = weights != zero
     stop[order.ends] = True
     return np.flatnonzero(stop)
 
 
 def _item_ends(stops: Array, order: Order, zrl: int) -> Array:
-    """Return the numbers of the weights with which items end."""
+    """Return the numbers of the weights that end an item at zero-run width ``zrl``."""
     if not zrl:
         return np.arange(order.length)
-    # All parts between stops that are longer than a weight are cut at once, item by item.
+    # `stops` bound parts of the stream. Each turn of the loop cuts the next item off every part
+    # that has more than one weight left.
     ends = [stops]
     at, last = np.append(0, stops[:-1] + 1), stops
     starts = np.append(order.starts, [order.length, order.length])
@@ -224,12 +230,13 @@ def _item_ends(stops: Array, order: Order, zrl: int) -> Array:
         left = end < last
         ends.append(end[left])
         at = end + 1
-    # Stable sorting merges what is in order already, and is faster here.
+    # A stable sort merges runs that are in order already, which is faster here.
     return np.sort(np.concatenate(ends), kind="stable")
 
 
 def _stream(data: bytes, order: Order, zero: int) -> tuple[Array, Array] | None:
-    """Return weights and words of a stream, or None if it does not follow the format."""
+    """Return (weights, words) of a stream with the zero point ``zero``, or None if it does not
+    follow the format."""
     zrl = data[0]
     count = int.from_bytes(data[1 : HEAD_BITS // 8], "little")
     most = 2**zrl * (8 * len(data) // (zrl + WEIGHT_BITS))
@@ -250,7 +257,7 @@ def _stream(data: bytes, order: Order, zero: int) -> tuple[Array, Array] | None:
         return None
     stored = bits_at(data, np.concatenate(stretches), zrl + WEIGHT_BITS)
     reach = np.cumsum(stored % 2**zrl + 1, dtype=np.int64)
-    # No run goes over an offset, and none over two biases.
+    # A run may not go over an offset, and not over two biases.
     holding = np.searchsorted(reach, order.words.places[order.words.biases])
     if not np.isin(order.ends + 1, reach).all() or not np.diff(holding).all():
         return None
@@ -260,8 +267,8 @@ def _stream(data: bytes, order: Order, zero: int) -> tuple[Array, Array] | None:
 
 
 def _items(data: bytes, at: int, zrl: int, weights: int) -> tuple[int, int]:
-    """Return how many items from bit ``at`` hold ``weights`` weights, and how many they hold; of
-    many weights, only the first items.
+    """Return how many items from bit ``at`` on hold ``weights`` weights, and how many weights these
+    items hold. If they are more than ``AT_ONCE`` items, the first of them are counted only.
     """
     taken = min(weights, AT_ONCE)
     runs = bits_at(data, at + (zrl + WEIGHT_BITS) * np.arange(taken), zrl)

@@ -1,8 +1,9 @@
 """The zero runs of a Huffman stream (V8) with whole arrays: from tokens to values and back.
 
-Tokens (``codes``) say what each byte of a stream stands for; values are weights less their zero
-point, after the two bytes with the number of kernels. A way says how a byte is written, and with
-the values gives its token.
+The values of a stream are the two bytes with the number of kernels, then the weights less their
+zero point. Each byte of a stream has a token (``codes``), which says for which values it stands.
+The way of a byte says how it is written: by bit length, as it is, or by an entry of the table.
+Values and ways together give the tokens.
 """
 
 from __future__ import annotations
@@ -20,14 +21,11 @@ from npulab.npus.vivante.coefficients.codes import (
     Coding,
 )
 
-BY_LENGTH, AS_IT_IS, BY_ENTRY = (
-    0,
-    1,
-    2,
-)  # the ways; an entry of the table adds its number to the last
-# The bit length of each byte, less its sign, as streams with zero runs have it.
+# The ways of a byte; that of entry n of the table is BY_ENTRY + n.
+BY_LENGTH, AS_IT_IS, BY_ENTRY = 0, 1, 2
+# By byte: the bit length of its magnitude, as streams with zero runs count it.
 LENGTHS = np.array([min(byte, 256 - byte).bit_length() for byte in range(256)])
-AS_IT_IS_COST = 2  # what a zero that is written as it is costs, measured in runs
+AS_IT_IS_COST = 2  # the cost of a zero that is written as it is, if a run costs 1
 
 
 def reaches(tokens: Array, entries: tuple[int, ...]) -> Array:
@@ -38,13 +36,14 @@ def reaches(tokens: Array, entries: tuple[int, ...]) -> Array:
 
 
 def go_round(reach: Array, needed: int) -> bool:
-    """True if bytes stand for as many values as are needed, and at most a pair lies after them."""
+    """True if the bytes stand for at least ``needed`` values, and those before the last two stand
+    for at most ``needed``. ``reach`` has the number of values of each byte."""
     total = int(reach.sum())
     return total - int(reach[-2:].sum()) <= needed <= total
 
 
 def expanded(tokens: Array, entries: tuple[int, ...]) -> Array:
-    """Return the values of a stream, zeros after the last included."""
+    """Return the values of a stream, the zeros that fill up its last pair included."""
     reach = reaches(tokens, entries)
     out = np.zeros(int(reach.sum()), np.uint8)
     literal = tokens < ENTRY
@@ -54,7 +53,7 @@ def expanded(tokens: Array, entries: tuple[int, ...]) -> Array:
 
 
 def ways(tokens: Array) -> Array:
-    """Return the way of each token."""
+    """Return the way of each token's byte."""
     found = tokens // RAW
     runs = tokens >= ENTRY
     found[runs] += tokens[runs] % RAW
@@ -62,8 +61,8 @@ def ways(tokens: Array) -> Array:
 
 
 def tokens_of(values: Array, written: Array, entries: tuple[int, ...], core: int) -> Array:
-    """Return the tokens of a core's values that are written in given ways; ValueError for ways that
-    do not go with the values."""
+    """Return the tokens of a core's values, whose bytes are written in the ways ``written``. Raises
+    ValueError for ways that do not fit the values."""
     written = written.astype(np.uint16)
     tokens, runs = RAW * written, written >= BY_ENTRY
     tokens[runs] = ENTRY + written[runs] - BY_ENTRY
@@ -88,8 +87,8 @@ def tokens_of(values: Array, written: Array, entries: tuple[int, ...], core: int
 
 
 def choose_ways(values: Array, coding: Coding) -> Array:
-    """Return ways to write the values of a core, with few bytes, and last the free bits of the
-    flush: 1 if the number of bytes is odd.
+    """Return the way of each byte that writes the values of a core, with few bytes. A last element
+    has the free bits of the flush: 1 if the number of bytes is odd.
 
     The two bytes with the number of kernels are written without runs.
     """
@@ -100,8 +99,8 @@ def choose_ways(values: Array, coding: Coding) -> Array:
     by_length = np.zeros(RAW_LENGTH + 2, bool)
     by_length[[length for length in coding.symbols if 0 < length < RAW_LENGTH]] = True
     literal = np.where(by_length[LENGTHS[values[others]]], BY_LENGTH, AS_IT_IS)
-    # What each byte begins at, and its way; a segment's bytes are in order because the sort below
-    # keeps the order of equal places.
+    # The number of the value at which each byte begins, and the way of the byte. All bytes of a
+    # segment have the segment's begin; the stable sort below keeps their order.
     places, found = [others], [literal]
     sizes, first = plan(coding.entries)
     while len(starts):
@@ -118,8 +117,8 @@ def choose_ways(values: Array, coding: Coding) -> Array:
 
 
 def segments(zeros: Array) -> tuple[Array, Array]:
-    """Return first places and lengths of the segments where ``zeros`` is true, cut into pieces of
-    at most the longest run."""
+    """Return the begins and the lengths of the segments in which ``zeros`` is True. A segment that
+    is longer than the longest run is cut into pieces."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], zeros, [False]]).view(np.int8)))
     starts, ends = edges[::2], edges[1::2]
     pieces = (ends - starts - 1) // LONGEST + 1
@@ -129,8 +128,8 @@ def segments(zeros: Array) -> tuple[Array, Array]:
 
 
 def plan(entries: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return, for each number of zeros up to the longest run, the length of the run that is taken
-    first and as often as it fits, and its way."""
+    """Return two arrays, indexed by a number of zeros up to the longest run: the length of the run
+    that is written first, as often as it fits, and the way of that run."""
     lengths = np.arange(LONGEST + 1)
     cost, sizes = AS_IT_IS_COST * lengths, np.ones(LONGEST + 1, np.int64)
     first = np.full(LONGEST + 1, AS_IT_IS)
@@ -144,14 +143,14 @@ def plan(entries: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def choose_entries(lengths: Array, count: int) -> list[int]:
-    """Return at most ``count`` runs that write segments of zeros with few bytes; ``lengths`` are
-    the lengths of the segments. Each step takes the run that saves most."""
+    """Return the lengths of at most ``count`` runs that write segments of zeros with few bytes.
+    ``lengths`` has the length of each segment. Each step takes the run that saves most."""
     often = np.bincount(lengths, minlength=LONGEST + 1)
     every = np.arange(LONGEST + 1)
     cost, out = AS_IT_IS_COST * every, list[int]()
     runs = every[1:, None]
     while len(out) < count:
-        # Costs by run (rows) and number of zeros (columns).
+        # The costs: a row for each length of a run, a column for each number of zeros.
         with_it = every // runs + cost[every % runs]
         saved = (np.maximum(cost - with_it, 0) * often).sum(1)
         best = int(saved.argmax())
