@@ -118,8 +118,8 @@ def fit(
     ``left`` and ``right`` are (slope, intercept) of the lines beyond the knots; by default a line
     goes from the outermost knot to the limit or, if that or its value is infinite, to the function
     one step further. ``further`` may have ``y_low``, ``y_high``, ``step_exponent``, ``left``,
-    ``right`` and ``symmetry``. For a function of ``FITS``, its row gives the arguments that are left out. Raises
-    ValueError naming the argument that is missing, or that a table cannot hold.
+    ``right`` and ``symmetry``. Arguments that are left out are taken from ``FITS`` if it has the
+    function. Raises ValueError naming the argument that is missing, or that a table cannot hold.
 
     >>> fit("tanh")
     Table(from_zero, odd, step 2**-3, x 0 to 4)

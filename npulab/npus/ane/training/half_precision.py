@@ -43,13 +43,10 @@ def precision(
     dtype: str = "float16",
     accumulate: str = "float32",
 ) -> pd.DataFrame:
-    """Return the error that rounding makes: a row per given tensor and per operation of a kernel.
-
-    Columns:
+    """Return the errors of rounding, a row per given tensor and operation of a kernel, in columns:
 
     - ``operation`` and ``kind`` (that of the operation, or "given" for a given tensor);
-    - ``own_max``, ``own_rms``, ``own_ulps``: the error of the tensor if only this tensor is rounded
-      (with the constants that its operation takes);
+    - ``own_max``, ``own_rms``, ``own_ulps``: the error if only this one (and constants) is rounded;
     - ``effect``: the largest relative RMS error that this rounding causes in an output or tap;
       ``share``: the square of the effect, divided by the sum of the squares of all effects;
     - ``all_max``, ``all_rms``, ``all_ulps``: the error if all tensors up to this one are rounded;
