@@ -65,8 +65,12 @@ class Relocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a segment; ``data`` is empty if the file holds no bytes of it (tensors), ``at`` is
-    the byte of the structure that states it."""
+    """A part of a segment.
+
+    ``address`` and ``size`` are those in memory, in bytes. ``offset`` is the byte of ``data`` in
+    the file; it is 0, and ``data`` is empty, if the file holds no bytes of the section (tensors).
+    ``at`` is the byte of the structure that states the section.
+    """
 
     segment: str
     name: str
@@ -81,10 +85,11 @@ class Section:
 
 
 class Tensor(NamedTuple):
-    """An input or output as its thread command states it; strides in bytes, ``span`` the bytes it
-    takes.
+    """An input or output as its thread command states it.
 
-    ``address`` and ``bar`` (number of the base address) are None if nothing in the file places it.
+    ``element`` is the code of the element type. ``strides`` and ``span`` (the size of the tensor)
+    are in bytes. ``address`` is None if nothing in the file places the tensor; ``bar``, the number
+    of the base address, is None if no program has that address.
     """
 
     name: str
@@ -109,8 +114,12 @@ class Symbol(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A network of the file: base addresses by number, address and size of its first task, number
-    of tasks; ``at`` is the byte of the command that states it."""
+    """A network of the file.
+
+    ``bars`` are the base addresses by number. ``first_task`` is the address of the first task,
+    ``first_words`` its number of words, ``tasks`` the number of tasks. ``at`` is the byte of the
+    command that states the program.
+    """
 
     name: str
     bars: Mapping[int, int]

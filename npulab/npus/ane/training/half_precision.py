@@ -142,12 +142,13 @@ def loss_scales(
     scales: Iterable[float] = LOSS_SCALES,
     gradient: float | None = None,
 ) -> pd.DataFrame:
-    """Return the gain and the cost of each loss scale in float16, sums in float32: a row per scale
-    and backward kernel.
+    """Return what each loss scale loses in float16, with sums in float32: a row per scale and
+    backward kernel of the NPU.
 
-    Columns: loss_scale; kernel; overflow, underflow and subnormal, how many of all ``cells``
-    (inputs too) are lost in these ways; rms, the error of the worst output. Only kernels of the
-    NPU are listed. ``gradient`` is the spread of ``dy`` before scaling, as in ``example``.
+    Columns: ``loss_scale``; ``kernel``; ``cells``, the elements of all tensors of the kernel, given
+    tensors too, and how many of them ``overflow``, ``underflow`` or are ``subnormal``; ``rms``, the
+    largest error of an output. ``gradient`` is the spread of ``dy`` before scaling, as in
+    ``example``.
 
     >>> table = loss_scales(Step(16, 24, 8, 2), [1, 1024], gradient=1e-6)
     >>> bool(table["underflow"][:4].sum() > 100 * table["underflow"][4:].sum())

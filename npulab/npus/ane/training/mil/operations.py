@@ -178,7 +178,7 @@ class Rule(NamedTuple):
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
-    """Return the shape that shapes broadcast to, or None if they do not."""
+    """Return the shape to which shapes broadcast, or None if they do not broadcast."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -349,7 +349,9 @@ Pads = tuple[tuple[int, int], ...]
 
 
 class Geometry(NamedTuple):
-    """Per spatial axis: stride, dilation, (before, after), outputs; and the groups of channels."""
+    """The geometry of a convolution: for each spatial axis its stride, dilation, padding (before,
+    after) and number of outputs; and the number of groups of channels.
+    """
 
     strides: Shape
     dilations: Shape

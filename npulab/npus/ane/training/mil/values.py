@@ -25,11 +25,11 @@ MOST_AXES = 32
 
 @dataclass(frozen=True)
 class Type:
-    """An element type and a shape; a size that is not known is None. If ``plain``, a
-    single element is written as ``fp16``; programs of version 1.0 write ``tensor<fp16, []>``.
+    """An element type and a shape; a size that is not known is None.
 
-    Raises ValueError for a size below 0 and a plain type with a shape, LookupError for an element
-    type that is not known.
+    ``plain`` is the form of a single element: True for ``fp16``, False for ``tensor<fp16, []>``,
+    which programs of version 1.0 write. Raises ValueError for a size that is not a whole number of
+    at least 0, and for a plain type with a shape; LookupError for an unknown element type.
 
     >>> str(Type("fp16", (1, 768, 1, 512))), str(Type("int32", plain=True))
     ('tensor<fp16, [1, 768, 1, 512]>', 'int32')

@@ -201,7 +201,9 @@ def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = ""
 
 
 def _stored(name: str, dims: Dims, weights: Weights) -> dict[str, Any]:
-    """Return the given weights, each transposed too (Wqt of Wq), and the mask of attention."""
+    """Return the given weights, each of them also transposed (``Wqt`` is that of ``Wq``), and the
+    mask of attention; raise ValueError for a wrong shape.
+    """
     stored: dict[str, Any] = {}
     for weight, axes in WEIGHTS.items():
         if weight in weights:
@@ -341,8 +343,8 @@ class Body:
         self.end = weight_files.ALIGN
 
     def rows(self, kernel: str, names: Names) -> None:
-        """Add the rows that a kernel has; ``names`` are the numbers and words that the rows'
-        sizes and constants are written with."""
+        """Add the operations of a kernel's rows; ``names`` has the number or word for each name in
+        their sizes and constants."""
         for row in OPERATIONS:
             if kernel in row["kernels"].split():
                 self._add(row, names)
