@@ -70,9 +70,8 @@ def _windows(lines: list[Array], ordered: Array, order: Array) -> Iterator[Windo
     for turn, (row, column) in enumerate(zip(*np.unravel_index(rarest, often.shape), strict=True)):
         for count in WINDOWS:
             # by turns the rare value is at the start of the window, at its end, or in its middle
-            start = min(
-                max(int(column) - (0, count - 1, count // 2)[turn % 3], 0), max(length - count, 0)
-            )
+            before = (0, count - 1, count // 2)[turn % 3]
+            start = min(max(int(column) - before, 0), max(length - count, 0))
             inside = (row, slice(start, start + count))
             share = often[inside] / len(ordered)
             # a window may match at any pair of a first place and a distance; there are about as

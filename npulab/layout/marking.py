@@ -67,13 +67,15 @@ def markers(
     needed = next(
         (count for count in range(2, MOST_CAPTURES) if base**count - base >= 2 * elements), 0
     )
-    if not needed or (captures and captures < needed):
+    if not needed:
         raise ValueError(
-            f"captures: got {captures or 'none'} for {elements} elements with {base} possible "
-            f"values, allowed is {needed or 'no number'} or more"
-            if needed
-            else f"avoid: got all but {base} values, allowed is to leave enough values for "
+            f"avoid: got all but {base} values, allowed is to leave enough values for "
             f"{elements} elements"
+        )
+    if captures and captures < needed:
+        raise ValueError(
+            f"captures: got {captures} for {elements} elements with {base} possible values, "
+            f"allowed is {needed} or more"
         )
     captures = captures or needed
     # each element gets a number; the digits of this number (in base ``base``) are its values in the
