@@ -73,11 +73,11 @@ def _sides(options: argparse.Namespace) -> Sides | None:
     if options.against is None:
         given = [name for name in ("device", *OF_PROGRAMS) if getattr(options, name) is not None]
         if given:
-            raise ValueError(f"--{given[0]}: got it alone, allowed is it with --against DEVICE")
+            raise ValueError(f"--{given[0]}: got no --against, allowed is --against DEVICE with it")
         return None
     for name in ("model", "explain"):
         if getattr(options, name):
-            raise ValueError(f"--against: got it with --{name}, allowed is it without")
+            raise ValueError(f"--against: got --{name} too, allowed is one of the two options")
     sides = []
     for text in filter(None, [options.against, options.device]):
         sides.append(_side(text, settings))
@@ -85,7 +85,7 @@ def _sides(options: argparse.Namespace) -> Sides | None:
     if settings and not programs:
         refuse_settings(next(iter(settings)), options.against, sides[0].device)
     if options.reset is not None and len(programs) > 1:
-        raise ValueError("--reset: got it with two programs, allowed is it with one")
+        raise ValueError("--reset: got two devices that are programs, allowed is one")
     # npulab's own device runs each capture after a reset, wherever it runs
     for side in sides:
         if options.jobs > 1 and not side.own:
@@ -95,8 +95,8 @@ def _sides(options: argparse.Namespace) -> Sides | None:
             )
         if options.cluster and options.resource is None and not side.own:
             raise ValueError(
-                f"--cluster: got it with {side.text!r} alone, allowed is it with --resource, as "
-                "npu=1: a device runs captures one after another"
+                f"--cluster: got {side.text!r} and no --resource, allowed is --resource NAME=N "
+                "too, such as npu=1: a device runs captures one after another"
             )
     return Sides(*sides)
 

@@ -23,8 +23,8 @@ def _constants(options: argparse.Namespace) -> int:
 
         if is_sweep(options.path):
             # a sweep states the parameters of its captures
-            refuse_if(options.parameters, "--parameters", "it with a sweep", "is a folder with it")
-            refuse_if(options.leave_out, "--leave-out", "it with a sweep", "is a folder with it")
+            refuse_if(options.parameters, "--parameters", "a sweep", "is a folder of files")
+            refuse_if(options.leave_out, "--leave-out", "a sweep", "is a folder of files")
             sweep = load_sweep(options.path)
             found = find_constants(sweep, most_factors=options.factors, progress=told)
         else:

@@ -57,7 +57,7 @@ def _words_into_sweep(options: argparse.Namespace) -> int:
     """Write words that no target describes as one sweep."""
     for name in ("name", *CHOICES):
         if getattr(options, name) is not None:
-            raise ValueError(f"--{name}: got it for words, allowed is it for a dump of captures")
+            raise ValueError(f"--{name}: got words, allowed is a dump of captures")
     dest = Path(options.dest)
     if dest.suffix not in SUFFIXES:
         raise ValueError(f"{dest}: got {dest.suffix or 'no suffix'}, allowed is a file {SUFFIX}")

@@ -45,7 +45,7 @@ def _scan(options: argparse.Namespace) -> int:
         asked = controlled(options, asked, capture, None)
     buffer = options.buffer or COEFFICIENTS
     if options.task is not None:
-        refuse_if(options.buffer, "--task", f"it with --buffer {buffer}", "is one of them")
+        refuse_if(options.buffer, "--task", f"--buffer {buffer} too", "is one of the two options")
         buffer = None
     inputs = None
     if options.input is not None:

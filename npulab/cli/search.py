@@ -132,7 +132,7 @@ def _oracle(options: argparse.Namespace, good: Capture, bad: Capture) -> Callabl
     if with_controls:
         for name in ("against", "probe"):
             if getattr(options, name):
-                raise ValueError(f"--{name}: got it with controls, allowed is one of them")
+                raise ValueError(f"--{name}: got controls too, allowed is one of the two")
         oracle = controlled(options, device, good, bad, poisons_first=options.symptom == POISONS)
     elif options.probe or options.symptom == POISONS:
         if isinstance(device, Manual):
@@ -157,7 +157,7 @@ def _against(options: argparse.Namespace, first: Any, good: Capture) -> Against:
     """
     other = device(options.against, good.buffers.get("output"))
     if options.probe or options.symptom == POISONS:
-        raise ValueError("--against: got it with --probe or --symptom poisons, allowed is it alone")
+        raise ValueError("--against: got --probe or --symptom poisons too, allowed is one of them")
     if isinstance(first, Manual) or isinstance(other, Manual):
         raise ValueError(
             f"--against: got {options.against!r} for {options.device!r}, allowed are two devices "
@@ -193,11 +193,11 @@ def _laws(options: argparse.Namespace) -> int:
         raise ValueError(f"--plan: got {options.plan}, allowed is at least 1")
     if options.candidates and options.plan is None:
         raise ValueError(
-            f"--candidates: got {options.candidates} without --plan, allowed is it with --plan"
+            f"--candidates: got {options.candidates} but no --plan, allowed is --plan N with it"
         )
     _refuse_map(options.map)
     if options.named and not options.map:
-        raise ValueError("--named: got it without --map, allowed is it with --map")
+        raise ValueError("--named: got no --map, allowed is --map FILE with it")
     session = None
     if options.session:
         from npulab.cli.sessions import session_of_laws
@@ -224,8 +224,8 @@ def _laws(options: argparse.Namespace) -> int:
             sweep = sweep_of(captures, Path(options.sweep).resolve().stem, **chosen)
     if has_workers(options):
         raise ValueError(
-            "--jobs, --cluster: got it for the words of one role, allowed is it for captures of "
-            "several roles: what is found of a field decides what is tried for the next"
+            "--jobs, --cluster: got the words of one role, allowed are captures of several roles, "
+            "which processes share; one role is searched by a single process"
         )
     told: dict[str, None] = {}
     with progress("step") as bar:
@@ -301,8 +301,8 @@ def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) 
     for name in ("plan", "nuisance", "map"):
         if getattr(options, name):
             raise ValueError(
-                f"--{name}: got it for {plural(len(names), 'role')} ({', '.join(names)}), allowed "
-                "is one role, with --role"
+                f"--{name}: got {plural(len(names), 'role')} ({', '.join(names)}), allowed is one "
+                "role, chosen with --role"
             )
     searched = list(names)
     if options.field:

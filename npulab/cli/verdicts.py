@@ -37,7 +37,7 @@ def _verdict(options: argparse.Namespace) -> int:
         refuse_person(options, asked)
     for name in program_settings(options):
         without = options.device is None
-        refuse_if(without, f"--{name}", "it without --device", "is it with --device")
+        refuse_if(without, f"--{name}", "no --device", "is --device DEVICE with it")
     found = recheck(verdict, folder, asked)
     show(options, found)
     return int(not found.holds)

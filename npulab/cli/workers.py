@@ -25,13 +25,13 @@ def workers_of(options: argparse.Namespace) -> Iterator[Workers]:
     """
     refuse_if(options.jobs < 1, "--jobs", options.jobs, "is at least 1")
     if options.cluster is None:
-        refuse_if(options.resource, "--resource", "it alone", "is it with --cluster ADDRESS")
+        refuse_if(options.resource, "--resource", "no --cluster", "is --cluster ADDRESS with it")
         executor = None
         if options.jobs > 1:
             executor = processes(options.jobs)
         yield executor
         return
-    refuse_if(options.jobs > 1, "--jobs", "it with --cluster", "is one of them")
+    refuse_if(options.jobs > 1, "--jobs", "--cluster too", "is one of the two options")
     with cluster(options.cluster, _resources(options.resource)) as found:
         yield found
 
@@ -46,8 +46,8 @@ def refuse_workers(options: argparse.Namespace, device: object) -> None:
     if options.cluster is not None:
         name = "--cluster"
     raise ValueError(
-        f"{name}: got it with a device that is one machine, allowed is --cluster ADDRESS with "
-        "--resource, as npu=1, or none of them"
+        f"{name}: got a device that only one process can use, allowed is --cluster ADDRESS "
+        "with --resource NAME=N, such as npu=1, or neither --jobs nor --cluster"
     )
 
 

@@ -494,15 +494,15 @@ def test_other_outputs_and_the_rest_of_a_page_are_not_called_equal() -> None:
     [
         (["--against", "nowhere"], "device: got 'nowhere', allowed is simulated"),
         (["--against", "manual"], "device: got 'manual', allowed is one that runs without a perso"),
-        (["--device", "simulated"], "--device: got it alone, allowed is it with --against DEVICE"),
-        (["--timeout", "3"], "--timeout: got it alone, allowed is it with --against DEVICE"),
-        (["--against", "simulated", "--explain"], "--against: got it with --explain"),
-        (["--against", "simulated", "--model", "m.tflite"], "--against: got it with --model"),
+        (["--device", "simulated"], "--device: got no --against, allowed is --against DEVICE"),
+        (["--timeout", "3"], "--timeout: got no --against, allowed is --against DEVICE"),
+        (["--against", "simulated", "--explain"], "--against: got --explain too"),
+        (["--against", "simulated", "--model", "m.tflite"], "--against: got --model too"),
         (["--against", "simulated", "--timeout", "3"], "--timeout: got device 'simulated'"),
         (["--against", "command:a", "--jobs", "2"], "--jobs: got 2 with 'command:a', allowed is 1"),
         (
             ["--against", "command:a", "--device", "command:b", "--reset", "c"],
-            "--reset: got it with two programs",
+            "--reset: got two devices that are programs",
         ),
     ],
 )

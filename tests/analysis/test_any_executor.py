@@ -298,8 +298,8 @@ def test_options_of_workers_are_refused_in_one_sentence(run: Any) -> None:
     case = str(VIVANTE / "sim-1x1")
     for options, words in (
         (["--jobs", "0"], "--jobs: got 0, allowed is at least 1"),
-        (["--resource", "npu=1"], "--resource: got it alone"),
-        (["--jobs", "2", "--cluster", "x"], "--jobs: got it with --cluster"),
+        (["--resource", "npu=1"], "--resource: got no --cluster"),
+        (["--jobs", "2", "--cluster", "x"], "--jobs: got --cluster too"),
         (["--cluster", "x", "--resource", "npu"], "--resource: got 'npu'"),
     ):
         code, _, err = run("check", case, *options)

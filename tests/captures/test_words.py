@@ -375,7 +375,7 @@ def test_options_of_captures_are_refused_for_words(
 ) -> None:
     assert main(["import", "all.bin", "sweep.npz", "--words", "5", *option.split()]) == 2
     name = option.partition(" ")[0]
-    assert f"{name}: got it for words, allowed is it for a dump" in capsys.readouterr().err
+    assert f"{name}: got words, allowed is a dump" in capsys.readouterr().err
 
 
 def test_words_become_a_sweep_and_nothing_else(

@@ -569,7 +569,7 @@ REFUSED_BY_LAWS = {
     "--nuisance w4": "--nuisance: got 'w4', allowed is a word, w0 to w3",
     "--nuisance w0_30_3": "got 'w0_30_3'",
     "--nuisance 0": "got '0'",
-    "--candidates x.csv": "x.csv without --plan",
+    "--candidates x.csv": "x.csv but no --plan",
     "--plan 1 --candidates nowhere.csv": "nowhere.csv: No such file",
     "--plan 1 --candidates few.csv": "got no column 'input_w' in few.csv",
     "--map few.csv": "is there already",

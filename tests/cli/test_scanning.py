@@ -149,7 +149,7 @@ REFUSED_SCANS = {
     "simulated --timeout 3": "--timeout: got device 'simulated'",
     "simulated --buffer dat": "buffer: got 'dat', capture good has",
     "simulated --task 9": "task: got 9, capture good has 0 to 0",
-    "simulated --task 0 --buffer data": "--task: got it with --buf",
+    "simulated --task 0 --buffer data": "--task: got --buffer data too",
     "simulated --votes 0": "votes: got 0, allowed is a whole number from 1",
     "simulated --resume none/j": "none: no such folder",
 }

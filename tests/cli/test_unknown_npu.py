@@ -166,7 +166,7 @@ REFUSED = {
     "laws s.npz --session a.json --map ../b.csv": "--map: got ../b.csv, allowed is a file in ",
     "laws s.npz --session torn.json": "torn.json, line 1, column 1: is not JSON",
     "laws s.npz --session below/a.json": "s.npz: lies outside the session's folder",
-    "laws s.npz --named": "--named: got it without --map, allowed is it with --map",
+    "laws s.npz --named": "--named: got no --map, allowed is --map FILE with it",
 }
 
 

@@ -410,7 +410,7 @@ def test_the_shell_bisects_a_disagreement(
     assert main(asked) == 0
     assert "CVT_SHIFT = 21 (good 23) breaks it" in capsys.readouterr().out
     assert main([*asked, "--probe"]) == 2
-    assert "allowed is it alone" in capsys.readouterr().err
+    assert "--against: got --probe or --symptom poisons too" in capsys.readouterr().err
     assert main(["bisect", "bad", "good", *asked[3:]]) == 2
     assert "the devices disagree about it" in capsys.readouterr().err
 
