@@ -1,5 +1,5 @@
-"""Captures that are run on a device: what it computes against the captured output, or against what
-another device computes.
+"""Captures that are run on a device: its output is compared with the captured output, or with the
+output of another device.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DeviceCheck:
     ``verdict``:
 
     - ``equal``: both sides have the same bytes.
-    - ``partly compared``: the compared part is equal; ``reason`` names the rest.
+    - ``partly compared``: the compared part is equal; ``reason`` names what was not compared.
     - ``one value``: both have the same bytes, but memory that no job wrote may hold these.
     - ``differs``, ``nothing to compare``.
     - ``hang``, ``failed``: so a run on a device ended. ``both hang``: on both devices.
@@ -116,8 +116,9 @@ class DeviceCheck:
 
 @dataclass(frozen=True, eq=False)
 class DeviceChecks(Answer):
-    """The results of captures on the same devices, how many captures were unreadable, and how many
-    were ``left`` because a device could run nothing more."""
+    """The results of captures on the same devices. It also has the number of captures that could
+    not be read, and the number ``left`` that did not run because a device could run nothing more.
+    """
 
     results: Sequence[DeviceCheck]
     unreadable: int = 0
@@ -178,12 +179,12 @@ class Side:
 
     @property
     def provenance(self) -> str:
-        """What the device says that it is, "device" if it does not say it."""
+        """The provenance that the device states; "device" if it states none."""
         return getattr(self.device, "provenance", None) or "device"
 
     @property
     def simulated(self) -> bool:
-        """True for npulab's own device, and for one that says that it is."""
+        """True for npulab's own device, and for one that states that it is simulated."""
         return self.provenance == Simulated.provenance
 
     def run(self, capture: Capture) -> Run:
@@ -232,12 +233,12 @@ class Good:
 @dataclass
 class Sides:
     """The two sides of a check: the device ``against``, and the device ``first``, or the captured
-    output if that is None.
+    output if ``first`` is None.
 
     A device may keep a state from job to job. So on a device that is not npulab's own, a capture
-    that is not equal is run again: after a reset, and after a known-good capture, the probe, still
-    ends as it did. A probe was equal, and so was the capture that ran next, which shows that the
-    probe does not spoil the device. The object remembers the probe.
+    that is not equal is run again: first the device is reset, and a known-good capture, the probe,
+    has to end as it did before. A capture becomes the probe if it was equal and the next capture
+    was equal, too: so the probe does not spoil the device. The object remembers the probe.
     """
 
     against: Side
@@ -308,7 +309,7 @@ class Sides:
         return [side.run(capture) for side in self._devices]
 
     def _names(self) -> list[str]:
-        """Return what the devices are called in a reason."""
+        """Return the names of the devices for a reason."""
         names = ["the device"]
         if self.first is not None:
             names = ["the first device", "the other device"]
@@ -340,7 +341,7 @@ class Sides:
             names.insert(0, "captured")
             sure.insert(0, surely_written(capture))
         else:
-            # both devices are held against the same places of memory
+            # both devices are compared at the same places of memory
             capture = replace(capture, buffers={**capture.buffers, OUTPUT: given[0]})
         return _compared(result, capture, given, names, sure)
 
@@ -370,8 +371,9 @@ class Sides:
         return replace(result, verdict=UNSTEADY, reason=_joined(result.reason, how, after))
 
     def _left(self, result: DeviceCheck, runs: Sequence[Run]) -> DeviceCheck:
-        """Return the result of a capture, after a look at how its last runs left the devices, which
-        are ready for another capture then."""
+        """Return the result of a capture, after it was checked how its last runs left the devices;
+        these are then ready for another capture.
+        """
         probe = self._probe or self._last
         if probe is None:
             self._recover(runs)
@@ -381,7 +383,7 @@ class Sides:
             return replace(result, reason=_joined(result.reason, how))
         if not self._spoiled(probe):
             if self._probe is None:
-                self._reset()  # nothing has shown yet that this one does not spoil the device
+                self._reset()  # it is not known yet that this capture does not spoil the device
             return result
         name = probe.capture.name
         if not self._ready(probe):
@@ -402,7 +404,7 @@ class Sides:
         return replace(result, verdict=UNSTEADY, reason=_joined(result.reason, self._stuck))
 
     def _recover(self, runs: Sequence[Run]) -> None:
-        """Reset each device; one that hung has done so itself."""
+        """Reset each device, except one that hung: that has reset itself."""
         for side, run in zip(self._devices, runs, strict=True):
             if run.outcome != HANG:
                 side.recover()
@@ -499,10 +501,11 @@ def _places_apart(ours: bytes, theirs: bytes) -> Array:
 
 
 def _fill(capture: Capture, wrong: Array, ours: bytes, theirs: bytes) -> tuple[Array, str]:
-    """Return the places that differ and hold no value of the output, and a sentence about them: ""
-    if there are none, or if they are only the rest of a driver's page.
+    """Return the differing places that hold no value of the output, and a sentence about them. The
+    sentence is "" if there are no such places, or if they are only the rest of a driver's page.
 
-    If it is not known which bytes hold a value, all do, but for the rest of a page.
+    If it is not known which bytes hold values, all bytes count as values, except the rest of a
+    page.
     """
     if not len(wrong):
         return wrong, ""
@@ -543,5 +546,5 @@ def _unlike_in_words(
 
 
 def _constant(data: bytes) -> bool:
-    """True if all bytes are the same; one byte alone has to be one that fills fresh memory."""
+    """True if all bytes are the same. A single byte must also be one that fills fresh memory."""
     return never_written(data) or (len(data) > 1 and len(set(data)) == 1)

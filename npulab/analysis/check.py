@@ -58,7 +58,8 @@ if TYPE_CHECKING:
 Key = tuple[int, str, str, str]
 RawFields = dict[Key, "tuple[Field, int]"]  # the fields of a capture with their raw values
 SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
-# A diff shows at most so many values of a field on a side, and registers of an order of writes.
+# A diff shows at most so many values of a field on each side, and so many registers of an order of
+# writes.
 MOST_SHOWN = 5
 # a verdict: outputs are equal, but memory may hold this one value before a job runs
 ONE_VALUE = "one value"
@@ -175,7 +176,7 @@ class Comparison:
 
     @property
     def shown(self) -> str:
-        """The first predicted bytes in hexadecimal if the job was not executed, else ""."""
+        """The first predicted bytes in hexadecimal, if the job was not executed; else ""."""
         if self.predicted is None or self.verdict != NOT_EXECUTED:
             return ""
         return in_hex(self.predicted)
@@ -308,8 +309,9 @@ def _with_reasons(result: Comparison, reasons: Sequence[str]) -> Comparison:
 
 
 def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Exception) -> Comparison:
-    """Return the comparison of a capture that cannot be lifted: the verdict is "differs" if it can
-    be lifted without its outputs, for then they are wrong."""
+    """Return the comparison of a capture that cannot be lifted. The verdict is "differs" if it can
+    be lifted once its outputs are left out: then the outputs are wrong.
+    """
     verdict = "differs"
     if isinstance(error, Unsupported):
         verdict = "nothing to compare"
@@ -359,8 +361,9 @@ def _equality(equal: bool | None) -> str:
 def _replayed(
     result: Comparison, of: Target, capture: Capture, ranges: Sequence[Range]
 ) -> Comparison:
-    """Return the comparison of ranges of memory with their bytes after a run; for a range of which
-    only a CRC was kept, all bytes differ or none."""
+    """Return the comparison of ranges of memory with their bytes after a run. If only a CRC of a
+    range was kept, all its bytes count as equal or all as different.
+    """
     known: list[Range] = []
     wrong: list[Range] = []
     left = []
@@ -521,8 +524,9 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
 
 
 def _of_output(result: Comparison, output: Array, of: Target, capture: Capture) -> Comparison:
-    """Return the comparison with the result for the recorded output, against the emulated output of
-    the lifted layer."""
+    """Return the comparison with the result for the recorded output, which is compared with the
+    emulated output of the lifted layer.
+    """
     layer = cast("Layer", result.layer)
     predicted = emulate(layer, result.x, result.rule)
     before = result.compared  # outputs of captured layers that were compared already
@@ -643,8 +647,9 @@ def _inputs_of(sources: Sequence[int], x: Any, every: Sequence[Array]) -> Any:
 
 
 def _tensor(of: Target, name: str, like: Array, capture: Capture) -> Array:
-    """Return the tensor in the buffer ``name`` of a capture, in the shape of ``like``; the capture
-    is the last argument so that ``partial`` can fix the others."""
+    """Return the tensor in the buffer ``name`` of a capture, in the shape of ``like``. The capture
+    is the last argument, so that ``partial`` can fix the other arguments.
+    """
     return of.tensor(capture, name, like)
 
 
@@ -722,8 +727,7 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
 
 
 def _touches(item: Item, first: int) -> bool:
-    """True if an item begins in the byte whose first bit is ``first``, or begins before that byte
-    and reaches into it."""
+    """True if an item has bits in the byte whose first bit is ``first``, or begins in that byte."""
     return first <= item.bit < first + 8 or item.bit < first < item.bit + item.bits
 
 
@@ -875,8 +879,8 @@ class Difference(NamedTuple):
 def differences(a: Capture, b: Capture) -> list[Difference]:
     """Return what differs between two captures: the rows of ``diff``.
 
-    Jobs are compared with the jobs that ``aligned`` puts beside them; tasks are those of ``a``, and
-    an inserted job stands before its task.
+    Jobs are compared with the jobs that ``aligned`` puts beside them. Tasks are numbers of jobs of
+    ``a``; an inserted job stands before the job of ``a`` with its task.
     """
     pairs = aligned(a.jobs, b.jobs)
     rows = []
@@ -953,8 +957,8 @@ def raw_fields(capture: Capture) -> RawFields:
     return fields
 
 
-# The raw values of a field that occur on one side, each with the Field that decodes it; a capture
-# that does not have the field adds None with None
+# The raw values of a field that occur on one side, each with the Field that decodes it. A capture
+# without the field adds the value None with the Field None.
 Seen = Mapping[int | None, Field | None]
 ONLY_ABSENT: Seen = {None: None}
 
@@ -1056,7 +1060,7 @@ def _names_from(names: Sequence[str], first: int) -> str:
 
 
 def _with_starts(job: Job) -> list[Job]:
-    """Return a list of a job, the job that starts it, the job that starts that, and so on."""
+    """Return a list: a job, the job that starts it, the job that starts that one, and so on."""
     jobs = [job]
     while jobs[-1].start:
         jobs.append(jobs[-1].start)

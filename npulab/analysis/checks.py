@@ -1,5 +1,5 @@
-"""The check of many captures: a line for each capture, a count of those that differ, and
-explanations if asked for.
+"""The check of many captures: a line for each capture, the number of captures that differ, and
+explanations if they are asked for.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Checks(Answer):
-    """The results of checks, and how many captures could not be read.
+    """The results of checks, and the number of captures that could not be read.
 
-    ``explanations`` are, by the number of the result, what ``nearby`` returned; None if they were
-    not asked for.
+    ``explanations`` has what ``nearby`` returned, by the number of the result; None if explanations
+    were not asked for.
     """
 
     results: Sequence[Comparison]
@@ -99,11 +99,12 @@ def check_all(
     progress: Callable[[int], object] | None = None,
 ) -> Checks:
     """Check captures as ``npulab.check`` does, by the workers of an executor; the results are in
-    the order of the captures, whatever the workers.
+    the order of the captures, for any number of workers.
 
-    ``captures`` are taken as they are sent, so that they may be read one by one. Executors are
-    those of ``ordered`` in ``npulab.support.executors``; after a ``stop`` results are missing.
-    ``progress`` is called with the number of captures that are done.
+    Each of ``captures`` is taken when it is sent to a worker, so captures may be read one by one.
+    Executors are those of ``ordered`` in ``npulab.support.executors``. If ``stop`` is set, the
+    results of further captures are missing. ``progress`` is called with the number of captures that
+    are done.
     """
     results = []
     for _, result in ordered(check, captures, executor, stop=stop):
@@ -138,7 +139,7 @@ def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
 
 
 def _outcome(result: Comparison) -> str:
-    """Return the last column of a result: the first predicted bytes, or the reason."""
+    """Return the last column of a result: its first predicted bytes, or its reason."""
     wrong = result.verdict == "differs"
     if not result.compared:
         if wrong and not result.claims_wrong:
@@ -146,7 +147,7 @@ def _outcome(result: Comparison) -> str:
         return result.reason
     if not wrong:
         return result.shown or result.reason
-    # if outputs differ, the counts say so already; else the reason is needed
+    # if outputs differ, the counts show it; a reason is only needed otherwise
     if result.claims_wrong or result.captured is None or not result.mismatches:
         return result.reason
     return ""

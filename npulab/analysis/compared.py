@@ -1,5 +1,6 @@
-"""How much of a recorded output was compared, how far equal outputs prove that a job wrote them,
-and the sentence that counts the results of many captures."""
+"""How much of a recorded output was compared, whether equal outputs prove that a job wrote them,
+and the sentence that counts the verdicts of many captures.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +47,7 @@ def without_outputs(capture: Capture) -> dict[str, bytes]:
 
 
 def bytes_unseen(capture: Capture) -> str:
-    """Return a sentence that none of the recorded outputs was compared; "" if no output is
-    recorded."""
+    """Return a sentence that no recorded output was compared; "" if no output is recorded."""
     names = outputs_of(capture)
     size = sum(len(capture.buffers[name]) for name in names)
     if names:
@@ -64,12 +64,11 @@ def count_of(lifted: Lifted) -> int:
 
 
 def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
-    """Return the range of bytes of the buffer ``output`` that the words of the capture say the job
-    writes.
+    """Return the range of bytes of the buffer ``output`` that the job writes, according to the
+    words of the capture.
 
-    The target states it; if it does not, the range is that of the bytes that ``lift`` reads, and
-    the fill after them. This fill is at most as long as the longest fill between elements, or as
-    alignment needs.
+    If the target does not state the range, it is the bytes that ``lift`` reads, with the fill after
+    them: at most as many bytes as the longest fill between elements, or as the alignment needs.
     """
     if of.extent is not None:
         return of.extent(capture, lifted)
@@ -149,9 +148,9 @@ def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
 
 def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
     """Return the number of bytes inside the extent of the output that hold no element of it, if
-    these bytes are not all the same: then they may hold data that is not compared.
+    these bytes are not all the same: they may then be data that is not compared.
 
-    0 if they are all the same, or if their places are not known.
+    Return 0 if they are all the same, or if their places are not known.
     """
     data, output = capture.buffers.get(OUTPUT), lifted.output
     if data is None or output is None:
@@ -217,9 +216,9 @@ def rest_left(capture: Capture, end: int) -> int:
 
 
 def _fills_page(capture: Capture, end: int) -> bool:
-    """True if the bytes after the first ``end`` bytes of the buffer ``output`` are only the rest of
-    a page that a driver allocated: the buffer ends with a page, and these bytes are all the
-    same."""
+    """True if the bytes after the first ``end`` bytes of the buffer ``output`` only fill the page
+    that a driver allocated: the buffer ends at the end of a page, and these bytes are all the same.
+    """
     data = capture.buffers[OUTPUT]
     last = capture.addresses.get(OUTPUT, 0) + len(data)
     whole = last % PAGE == 0 or len(data) % PAGE == 0
@@ -245,11 +244,11 @@ def surely_written(capture: Capture) -> bool:
 def as_unwritten(
     capture: Capture, name: str, captured: Array, read: Callable[[Capture], Array | None]
 ) -> list[Array]:
-    """Return the arrays that ``read`` returns if no job wrote the buffer, and it holds one byte of
-    ``FRESH`` throughout.
+    """Return the arrays that ``read`` would return if no job had written the buffer: one for each
+    byte of ``FRESH``, with the buffer filled with it.
 
     The list is empty if it is known that a job wrote the buffer, or if the ``captured`` elements
-    are not all alike, as they would be in such a buffer.
+    differ from each other, because elements of such a buffer are all alike.
     """
     if surely_written(capture) or not _alike(captured):
         return []
@@ -292,9 +291,10 @@ def never_written(data: bytes) -> bool:
 def counted(
     results: Sequence[Any], sides: str, differ: tuple[str, str], others: Mapping[str, int]
 ) -> str:
-    """Return a sentence that counts results by verdict: how many captures there are, how many of
-    them differ (``differ`` are the verbs of one and of several), and how many are what each text
-    of ``others`` says; ``sides`` says what was compared.
+    """Return a sentence that counts results by verdict: the number of captures, the number that
+    differ, and for each text of ``others`` the number of results that it describes.
+
+    ``differ`` are the verbs for one and for several captures; ``sides`` says what was compared.
     """
     bad = sum(not result.ok for result in results)
     text = f"{plural(len(results), 'capture')}{sides}, {bad} {differ[bad != 1]}"

@@ -1,13 +1,15 @@
 """Which parameter changes which bit: correlation of fields with layer parameters, and the bits that
 flip over a sweep.
 
-These figures say where to look; a high figure is not a law. Mutual information is in bits, and is
-computed from binned columns. A column with no more values than bins has a bin for each value;
-every other column has bins with equal numbers of captures, but equal values stay in one bin. The
-number of bins, 2 to ``MOST_BINS``, is such that each pair of bins has ``PER_CELL`` captures on
-average. The information that chance alone would give is subtracted after Miller and Madow
-((occupied cells - 1) / 2N nats are added to each entropy), and the result is limited to the range
-from 0 to the smaller of the two entropies. A column that never changes has 0 everywhere.
+These figures say where to look; a high figure is not a law.
+
+Mutual information is in bits and computed from binned columns. A column with no more values than
+bins has a bin for each value. Every other column has bins of about equally many captures; equal
+values stay in one bin. The number of bins, 2 to ``MOST_BINS``, is chosen so that each pair of bins
+has ``PER_CELL`` captures on average. The information that chance alone would give is subtracted
+after Miller and Madow: (occupied cells - 1) / 2N nats are added to each entropy. The result is
+limited to the range from 0 to the smaller of the two entropies. A column that never changes has 0
+everywhere.
 """
 
 from __future__ import annotations
@@ -140,10 +142,10 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> Array:
     """Return, for each bit, the share of neighbouring pairs of captures in which it flips: ``(W,
     32)`` float, 0 to 1, bit 0 first.
 
-    Captures are neighbours in the order in which they are given, or sorted by the parameter
-    ``sort`` (captures with equal values keep their order): then a bit that follows the parameter
-    flips rarely. A UserWarning says of how many jobs the shares are, if the sweep is not of all
-    jobs of its captures. Raises ValueError as ``correlate``, LookupError for an unknown parameter.
+    Captures are neighbours in the order given. With ``sort`` they are sorted by that parameter
+    first (captures with equal values keep their order): a bit that follows the parameter then flips
+    rarely. If the sweep has not all jobs of its captures, a UserWarning says of how many jobs the
+    shares are. Raises ValueError as ``correlate``, LookupError for an unknown parameter.
 
     >>> flips(np.array([[0], [1], [2]], np.uint32))[0, :3].tolist()
     [1.0, 0.5, 0.0]
@@ -273,8 +275,9 @@ def _bits_at(words: Array, bits: Any) -> Array:
 
 
 def _sampled(words: Any) -> Any:
-    """A store as a sweep: a sample if it has many captures, which ``looked_at`` says; else the
-    words as they are."""
+    """The words of a store as a sweep: a sample, named by ``looked_at``, if it has many captures.
+    Other words are returned as they are.
+    """
     if not isinstance(words, SweepStore):
         return words
     if len(words) <= MOST_CORRELATED:
@@ -284,7 +287,9 @@ def _sampled(words: Any) -> Any:
 
 
 def _tell_part(words: Any) -> None:
-    """Warn that the words of a sweep are of some jobs of its captures: an array cannot say it."""
+    """Warn that the words of a sweep are of some jobs of its captures, because a returned array
+    cannot say so.
+    """
     looked_at = getattr(words, "looked_at", "")
     if looked_at:
         warnings.warn(part_said(looked_at), UserWarning, stacklevel=3)
@@ -421,8 +426,9 @@ def _named(fields: Sequence[Field], columns: Columns, laws: Any) -> Array:
 
 
 def _bins(rows: int, levels: int) -> int:
-    """Return the number of bins for a column that is compared with a column of ``levels`` values;
-    with ``levels`` 1 both columns get this number of bins."""
+    """Return the number of bins for a column that is compared with a column of ``levels`` different
+    values. ``levels`` 1 means that both columns get the returned number of bins.
+    """
     if levels == 1:
         fit = math.isqrt(rows // PER_CELL)
     else:

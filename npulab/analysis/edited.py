@@ -1,4 +1,6 @@
-"""Jobs that only one of two streams has, or that stand elsewhere in the other, in words."""
+"""Sentences about jobs that only one of two streams has, or that stand elsewhere in the other
+stream.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ def is_inserted(part: Difference) -> bool:
 
 
 def number_of(job: str) -> int:
-    """Return the number in ``job 14``, as rows of jobs have it."""
+    """Return the number 14 from the name ``job 14``, which such rows have."""
     return int(_number(job))
 
 
 def edited_job(part: Difference, jobs: int, other: str, kind: str = "") -> str:
-    """Return such a row as text; ``jobs`` is the number of jobs of the first stream, ``other`` what
-    the second one is called, ``kind`` what the job is, by default its block.
+    """Return a row of a whole job as text. ``jobs`` is the number of jobs of the first stream,
+    ``other`` the name of the second one. ``kind`` is the kind of the job, by default its block.
 
     >>> edited_job(Difference(3, "LOAD", JOB, "inserted job 14", None, "job 14"), 21, "BAD")
     'job 14 of BAD (LOAD) inserted before job 3'
@@ -51,8 +53,8 @@ def edited_job(part: Difference, jobs: int, other: str, kind: str = "") -> str:
 
 
 def streams_differ(parts: Sequence[Difference], jobs: int) -> str:
-    """Return the rows of a diff of two streams in one sentence, "" if no row stands for a job;
-    ``jobs`` is the number of jobs of the first stream.
+    """Return one sentence with the jobs that differ between two streams; "" if no row stands for a
+    whole job. ``jobs`` is the number of jobs of the first stream.
 
     >>> rows = [Difference(3, "LOAD", JOB, "inserted job 3", None, "job 3"),
     ...         Difference(9, "GEMM", "W0", "uop_bgn", 0, 4)]

@@ -1,5 +1,5 @@
-"""The fields of a capture that could change without any effect on what ``lift`` returns: a target
-does not read them yet.
+"""The fields of a capture that a target does not read yet: they can change without an effect on
+what ``lift`` returns.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def ignored_fields(
 
 
 def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], bytes]:
-    """Return a function that maps a capture to a digest of what the target reads from it, and the
-    digest of this capture.
+    """Return a function that gives a digest of everything that the target reads from a capture; and
+    the digest of this capture.
     """
 
     def lifted(changed: Capture) -> bytes:
@@ -173,8 +173,9 @@ class _FieldOfJob(NamedTuple):
 def changeable(
     capture: Capture,
 ) -> Iterator[tuple[int, str, Field, int, Callable[[int], Capture]]]:
-    """Yield (task, block, field, raw, function) for every field; the function returns the capture
-    with another raw value."""
+    """Yield (task, block, field, raw, function) for every field; the function takes another raw
+    value and returns the changed capture.
+    """
     for task, job in enumerate(capture.jobs):
         for block, item, raw, changed in _of_job(job, capture.maps):
             yield task, block, item, raw, partial(_with_job, capture, task, changed)

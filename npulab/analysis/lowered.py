@@ -1,5 +1,6 @@
-"""The jobs of a whole model: what a driver would send for each of its operators, and why it would
-send none for the others."""
+"""The jobs of a whole model: the jobs that a driver would send for each of its operators, or the
+reason why it would send none.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +177,7 @@ def _inputs(graph: Model, x: Any) -> dict[int, Array]:
 
 
 class _Run:
-    """A model on its way through a target: ``known`` are the tensors computed so far."""
+    """A model that is lowered operator by operator; ``known`` are the tensors computed so far."""
 
     def __init__(
         self, graph: Model, of: Target, options: dict[str, Any], known: dict[int, Array]

@@ -1,4 +1,4 @@
-"""Names for fields with a law: a field that follows from one parameter has the parameter's name."""
+"""Names for fields whose law reads one parameter: such a field gets the name of the parameter."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ RAW = "_raw"  # at the end of the name of a field that holds something else than
 
 
 def named_rows(laws: Laws, block: str = "") -> list[dict[str, Any]]:
-    """The rows of ``Laws.register_rows`` with names from the parameters, as far as these name a
-    field.
+    """The rows of ``Laws.register_rows``, in which fields are named after parameters.
 
     A field that is ``input_w`` or ``input_w - 1`` is called ``input_w``, and its value is the
-    parameter. If it is another law of one parameter, or if other laws read it, it is called
-    ``kernel_raw``: its value is what the word has, and so it is in the laws that read it. Further
-    fields of that name get a number, ``kernel_raw_2``. All other fields keep their names by place.
+    parameter. A field with another law of the one parameter ``kernel`` is called ``kernel_raw``,
+    and its value is the number in the word. So is a field that other laws read, because they read
+    the number in the word. Further fields of the same name get a number: ``kernel_raw_2``. All
+    other fields keep their names by place.
     """
     parameters = set(map(str, laws.parameters))
     read: set[str] = set()
@@ -44,8 +44,9 @@ def named_rows(laws: Laws, block: str = "") -> list[dict[str, Any]]:
 
 
 def _name_and_value(law: FieldLaw, parameters: set[str], is_read: bool) -> tuple[str, str]:
-    """The name of a field and the way from its bits to its value; the name is "" unless the law is
-    of one parameter."""
+    """The name of a field, and how its value follows from its bits; the name is "" unless the law
+    reads one parameter.
+    """
     used = parameters & {*NAME.findall(law.text)}
     if len(used) != 1 or len(law.steps) != 1 or law.follows:
         return "", ""

@@ -1,5 +1,6 @@
-"""The records in a buffer of two captures held against each other: which record of one is which of
-the other, what differs, and the buffer with some of that taken over."""
+"""The records in a buffer of two captures compared: which records belong together, what differs,
+and the buffer with some differences taken over.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ from npulab.registers.fields import Field
 # block and field in the key of a whole buffer, and the field of its bytes that are in no record
 BUFFER, BYTES, OTHERS = "buffer", "(bytes)", "(bytes in no record)"
 RECORD = "record"
-# Most records from the first to the last that differs that are aligned (10 s); longer runs are held
-# against each other side by side.
+# Most records, from the first to the last that differs, that are aligned (10 s). In longer runs
+# records with the same number are compared.
 MOST_ALIGNED = 2**17
 # so are runs of more than FEW records of which fewer than one in SHARED occurs in both
 FEW, SHARED = 2**10, 64
@@ -38,8 +39,9 @@ MOST_KEPT = 8  # most pairs of buffers whose comparison is kept in memory
 
 
 class Part(NamedTuple):
-    """What differs in a record: a field, with its values as people read them, or (without a
-    ``field``) a whole record that is inserted, left out or moved."""
+    """A difference between records: a field, with its values as people read them, or, without a
+    ``field``, a whole record that is inserted, left out or moved.
+    """
 
     name: str
     edit: Edit
@@ -50,8 +52,11 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """The records of one buffer in two captures, side by side; the first ``first`` are equal, and
-    so are the last ``last``. ``pairs`` are those between."""
+    """The records of one buffer in two captures, side by side.
+
+    The first ``first`` records are equal, and so are the last ``last``. ``pairs`` are records
+    between these, by their numbers on both sides.
+    """
 
     a: Records
     b: Records
@@ -80,7 +85,7 @@ class Beside:
 
     @cached_property
     def _others(self) -> dict[int, int]:
-        """For each record of the first capture that the second has too, its number there."""
+        """For each record of the first capture that the second one has, too: its number there."""
         others = {}
         for left, right in self.pairs:
             if left is not None and right is not None:
@@ -113,7 +118,7 @@ class Beside:
         return frozenset({OTHERS, *(part.name for part in self.parts)})
 
     def mixed(self, names: Collection[str]) -> bytes:
-        """The first capture's buffer with the parts of these ``names`` as the second has them."""
+        """The buffer of the first capture, with the parts of these ``names`` as in the second."""
         words = self.a.words.copy()
         chosen = set()
         for part in self.parts:
@@ -197,7 +202,7 @@ def _beside(a: Records, b: Records) -> Beside:
 
 
 def _shared(a: Array, b: Array) -> int:
-    """Return how many different records two runs have in common."""
+    """Return the number of different records that occur in both runs."""
     rows = np.dtype((np.void, a.shape[1] * a.itemsize))
     mine, theirs = (np.unique(np.ascontiguousarray(run).view(rows)) for run in (a, b))
     return len(mine) + len(theirs) - len(np.unique(np.concatenate([mine, theirs])))
@@ -210,7 +215,7 @@ def _further(number: int | None, by: int) -> int | None:
 
 
 def _ends(a: Array, b: Array) -> tuple[int, int]:
-    """Return how many records are equal from the first on, and then from the last on."""
+    """Return the number of equal records at the start, and then at the end, of both."""
     most = min(len(a), len(b))
     if not most:
         return 0, 0
@@ -221,7 +226,7 @@ def _ends(a: Array, b: Array) -> tuple[int, int]:
 
 
 def _equal(a: Array, b: Array) -> int:
-    """Return how many rows are equal from the first on."""
+    """Return the number of equal rows at the start of both."""
     wrong = (a != b).any(1)
     if wrong.any():
         return int(np.argmax(wrong))

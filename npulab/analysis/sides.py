@@ -1,5 +1,4 @@
-"""The two sides of a diff, and the fields and buffers that differ between them and pass a
-filter."""
+"""The two sides of a diff, and the differing fields and buffers that pass a filter."""
 
 from __future__ import annotations
 
@@ -32,10 +31,10 @@ FieldNames = tuple[str, str, str]  # block, register, field
 def load_sides(
     a: SidePath, b: SidePath | None = None, tasks: Sequence[int] = ()
 ) -> tuple[Any, Any]:
-    """Return the two sides of a diff that two paths hold: captures, sets of captures or sweeps.
+    """Return the two sides of a diff, read from paths: captures, sets of captures or sweeps.
 
-    Without ``b`` the sides are the two cases of the dump ``a``; if there are two ``tasks``, ``a``
-    may also hold one capture, which is then both sides. Raises as ``load_all`` and ``load_sweep``;
+    Without ``b`` the sides are the two captures in the dump ``a``. With two ``tasks``, ``a`` may
+    also hold one capture, which is then both sides. Raises as ``load_all`` and ``load_sweep``; also
     ValueError for a side without a capture, and if ``a`` alone does not hold two.
     """
     if b is None:
@@ -66,8 +65,9 @@ def _sides_of_one(path: SidePath, tasks: bool) -> tuple[Capture, Capture]:
 
 @dataclass(frozen=True, eq=False)
 class Differing(Answer):
-    """The rows of ``diff`` and ``diff_buffers`` that pass the filter; ``unnamed`` are the fields
-    that nobody named, whose raw numbers are shown in base 16."""
+    """The rows of ``diff`` and ``diff_buffers`` that pass the filter. ``unnamed`` are fields
+    without a name of their own, whose raw numbers are shown in base 16.
+    """
 
     a: Capture | CaptureSet | Sweep
     b: Capture | CaptureSet | Sweep
@@ -158,7 +158,8 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -
         known = {_names_of(row) for row in every}
         automatic = known - _declared_names(a) - _declared_names(b)
         wanted.refuse(known)
-        # a field that moves alike in all pairs of captures has values that differ, not a difference
+        # if a field has equal values in each pair of captures, its values vary, but the sides do
+        # not differ
         every = [row for row in every if row["differs"] != "never" and row.get("pairs", 1)]
     else:
         items = {**_items(a), **_items(b)}

@@ -1,4 +1,4 @@
-"""Verdicts: what a bisection says as a file, and whether it still holds."""
+"""Verdicts: the answer of a bisection as a file, and a check whether it still holds."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def verdict_of(
 ) -> Verdict:
     """The verdict of a bisection on a device with controls.
 
-    ``paths`` are the paths of the captures ``good``, ``bad``, ``good control`` and ``bad control``,
-    of the last two only if they are others; ``settings`` are the options of ``Bisection``, as JSON
-    has them; ``device`` is the text that names the device.
+    ``paths`` are the paths of the captures ``good`` and ``bad``, and of ``good control`` and ``bad
+    control`` if these are other captures. ``settings`` are the options of ``Bisection``, as types
+    of JSON. ``device`` is the text that names the device.
     """
     captures = {"good": found.good, "bad": found.bad, "good control": controlled.good}
     if controlled.bad is not None:
@@ -74,7 +74,7 @@ def verdict_of(
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a verdict: ``what`` was checked, if it ``holds``, and why not, or how."""
+    """One point of a verdict: ``what`` was checked, whether it ``holds``, and how, or why not."""
 
     what: str
     holds: bool
@@ -112,18 +112,18 @@ class Rechecked(Answer):
 
 
 def recheck(verdict: Verdict, folder: Path = Path(), device: Any = None) -> Rechecked:
-    """Check a verdict again: the files of its inputs, its controls, its outcome as its journal
-    gives it, and, on a ``device``, the controls and each group of culprits alone.
+    """Check a verdict again: the files of its inputs, its controls, and the answer that its journal
+    gives. With a ``device``, the controls and each group of culprits alone are run on it.
 
-    Paths are seen from the working folder or, if there is nothing, from ``folder``. Raises
-    ValueError if an input cannot be read as a capture, or its journal is none.
+    Paths are relative to the working folder or, if there is no such file, to ``folder``. Raises
+    ValueError if an input is no capture, or the journal is none.
     """
     points = []
     captures = {}
     for name, stated in verdict["inputs"].items():
         path = _place(stated["path"], folder)
         points.append(_same_files(name, path, stated))
-        # a file that changed may be no capture any more
+        # a changed file may no longer be a capture
         if points[-1].holds:
             captures[name] = store.load(path)
             points.append(_same_content(name, captures[name], stated))
@@ -182,7 +182,7 @@ def _recounted(verdict: Verdict, good: Capture, bad: Capture) -> Bisected:
 
 
 def _same_outcome(stated: Mapping[str, Any], found: Bisected) -> Point:
-    # a search that was ended by its controls found less than its journal says
+    # if controls ended the search, its answer is less than its journal gives
     groups = tuple(tuple(_key(key) for key in group) for group in stated["groups"])
     same = groups == found.groups and bool(stated["found"]) <= found.found
     trials = plural(found.queries, "trial")
@@ -196,7 +196,9 @@ def _key(stated: Sequence[Any]) -> Key:
 
 
 def _replayed(found: Bisected, captures: Mapping[str, Capture], device: Any) -> list[Point]:
-    """The points that runs on a device give: its controls, and each group of culprits alone."""
+    """The points that runs on a device give: one for each control, and one for each group of
+    culprits alone.
+    """
     good = captures.get("good control")
     # bisect compares with what the device expects, which may not be what the capture has
     if good is None:

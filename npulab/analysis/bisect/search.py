@@ -1,5 +1,6 @@
-"""The search for what breaks a job: whole units are tried first, then the items of each guilty
-unit, then the answer is compared with all trials."""
+"""The search for what breaks a job. First whole units are tried, then the items of each guilty
+unit; then the answer is compared with all trials.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ class Question:
 class End:
     """The end of a search.
 
-    ``how`` is one of the constants FOUND to UNSURE; ``trials`` are the numbers (from 0) of the
+    ``how`` is one of the constants FOUND to UNSURE; ``trials`` are the numbers, from 0, of the
     trials that show it.
     """
 
@@ -93,14 +94,14 @@ class End:
 
 
 class Search:
-    """The search for the items that break a job, of n items in all; items of one of ``units``
-    (lists of items) are changed together as long as a trial of the whole unit helps.
+    """The search for those of n items that break a job. The items of each of ``units`` (lists of
+    items) are changed together as long as a trial of the whole unit helps.
 
     ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang", or "refused" for a set
-    that may not be run, of which nothing is known. The search is for
-    ``symptom``, the outcome of the bad job. If it is given, all items are tried first. If not, it
-    is "fail" until a trial hangs, and then ``ask`` returns all items at once, to see how the bad
-    job ends. Raises ValueError for options out of their range.
+    that may not be run, so that its outcome stays unknown. ``symptom`` is the outcome of the bad
+    job. If it is given, the set of all items is tried first. If not, the search assumes "fail"
+    until a trial hangs; then ``ask`` returns all items, to see how the bad job ends. Raises
+    ValueError for options out of their range.
 
     >>> search = Search(6, [[0, 1], [2], [3, 4, 5]], seed=3)
     >>> while (question := search.ask()) is not None:
@@ -142,7 +143,7 @@ class Search:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin the search again, with no trial counted."""
+        """Begin the search again: no trial counts yet."""
         self.symptom = self._symptom()
         self.certain = 1.0
         self._counted: list[int] = []  # numbers of the trials that count
@@ -154,7 +155,9 @@ class Search:
         self._stage(parts)
 
     def _stage(self, parts: list[tuple[int, ...]]) -> None:
-        """Begin a stage: a search among parts, lists of items that are changed together."""
+        """Begin a stage: a search among ``parts``, which are lists of items that are changed
+        together.
+        """
         size = math.ceil(len(parts) / LARGEST)
         self.parts: list[tuple[int, ...]] = []
         for start in range(0, len(parts), size):
@@ -290,8 +293,8 @@ class Search:
         return self.given is not None and self._votes(whole, self.given) is False
 
     def _votes(self, outcomes: Sequence[str], outcome: str) -> bool | None:
-        """True if most of the outcomes are ``outcome``, False if most are others; None while they
-        do not decide. If the device never errs, the last one decides.
+        """True if most of the outcomes are ``outcome``, False if most are not; None while there are
+        too few to decide. If the device never errs, the last outcome decides.
         """
         if not outcomes:
             return None
@@ -351,8 +354,8 @@ class Search:
         return Evidence.of(self._of_stage, len(self.parts), self.symptom or "fail")
 
     def _unseen(self, groups: Groups) -> Wanted | None:
-        """Return a trial that the answer ``groups`` of the stage still needs if the device errs: a
-        set that was not tried yet, or not often enough; None if it needs none.
+        """Return a set that the answer ``groups`` of the stage still needs, if the device errs: it
+        was not tried yet, or not often enough. None if there is no such set.
         """
         hiding = self._hiding()
         wanted = wanted_of(self._in_parts, len(self.parts), groups, hiding)
@@ -399,7 +402,7 @@ class Search:
         return Question(np.append(chosen, False)[self._part], reason)
 
     def _explained(self, question: suspects.Question) -> Question:
-        """Return the question of the suspects as a set of items, with its reason in words."""
+        """Return the question of the suspects as a set of items, with the reason in words."""
         chosen = question.subset
         what = "failure"
         if self.symptom == "hang":
@@ -416,13 +419,14 @@ class Search:
         return self._changing(chosen, reason)
 
     def _remembering(self) -> Wanted | None:
-        """Return a trial that shows whether a failure changes the outcome of the next run.
+        """Return a trial that shows whether a failure changes the outcome of the next run; None if
+        none is needed.
 
-        A device whose next run fails too, or passes whatever the job is, may agree with a wrong
-        answer in each trial. Two trials rule that out: one that passes right after a failure which
-        followed a pass, and one that fails right after a failure. None if both were seen, or if
-        there is only one item. A device that hung is reset, so neither is needed if a hang is
-        searched for.
+        On a device whose next run fails too, or passes whatever the job is, every trial may agree
+        with a wrong answer. Two trials rule that out: one that passes right after a failure which
+        followed a pass, and one that fails right after a failure. None is needed once both were
+        seen, or if there is only one item, or if a hang is searched for, because a device that hung
+        is reset.
         """
         broke = self.evidence.changed[self.evidence.broke]
         if self.errs or self.apart or self.n == 1 or not len(broke):
@@ -451,9 +455,9 @@ class Search:
         return Wanted(self._none, STILL)
 
     def _follows(self) -> tuple[list[str], bool, bool]:
-        """Return all outcomes after an assumed pass of the good job; True if a pass, a failure
-        and a pass followed one another at least once; and True if at least one trial showed the
-        symptom right after a failure.
+        """Return three values: all outcomes, after an assumed pass of the good job; True if a pass,
+        a failure and a pass followed one another at least once; True if a trial showed the symptom
+        right after a failure.
         """
         outcomes = ["pass", *(outcome for _, outcome in self.history if outcome != REFUSED)]
         trios = list(zip(outcomes, outcomes[1:], outcomes[2:], strict=False))
@@ -469,11 +473,11 @@ class Search:
         return outcome != "pass" and not subset.any()
 
     def _bad_itself(self) -> Wanted | None:
-        """Return the bad job as the next trial, if it did not run yet; if it passes on this device
-        there is nothing to find.
+        """Return the bad job as the next trial, if it did not run yet: if it passes on this device,
+        nothing can be found.
 
         It is the last trial of a proof. It runs earlier if the last trial failed and earlier trials
-        have shown already that a failure leaves no state.
+        have already shown that a failure leaves no state.
         """
         everything = self._all
         if self.errs or self.everything.seen(everything):
@@ -487,8 +491,8 @@ class Search:
 
     def _breaking(self) -> Array:
         """Return a set that probably breaks the job and was not tried yet: all items, or all
-        without some of those that the smallest failing set does not have. If there is none, that
-        failing set.
+        without some items that are not in the smallest failing set. If all these were tried, return
+        that smallest failing set.
         """
         evidence = self.evidence
         smallest = evidence.changed[evidence.broke]
@@ -533,7 +537,7 @@ class Search:
             self._take(len(self.history) - 1)
 
     def _count_again(self) -> None:
-        """Begin the search again and take in all trials so far that count."""
+        """Begin the search again, then take in all trials so far that count."""
         self._begin()
         for number in range(len(self.history)):
             self._count(number)
@@ -672,7 +676,7 @@ class Search:
             self._prove((), probability)
 
     def _inside(self, groups: Groups) -> Groups:
-        """Return groups of parts as groups of items."""
+        """Return groups of items from groups of parts."""
         inside = []
         for group in groups:
             items = chain.from_iterable(self.parts[part] for part in group)
@@ -747,8 +751,8 @@ class Search:
         return tuple(numbers)
 
     def _opened(self, part: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return the smaller parts of a part: its units if it holds several and has more than
-        ``LARGEST`` items, else its single items.
+        """Return smaller parts of a part: its units, if it holds several units and more than
+        ``LARGEST`` items; else its single items.
         """
         units = [unit for unit in self.units if set(unit) < set(part)]
         if units and len(part) > LARGEST:
@@ -799,9 +803,10 @@ class Search:
         self._doubted = next(self._doubt)
 
     def _asks_again(self, broke: int, passed: int) -> Generator[Wanted, str, End | None]:
-        """Ask for both trials again, each right after a pass of the good job. Return the end of the
-        search if both end as before, or if the good job does not pass any more; None if one ends
-        differently, so that the device keeps a state.
+        """Ask for both trials again, each right after a pass of the good job.
+
+        Return the end of the search if both end as before, or if the good job does not pass any
+        more. Return None if one of them ends otherwise, which shows that the device keeps a state.
         """
         for number in (broke, passed):
             rested = False
@@ -861,9 +866,8 @@ class Search:
 
     @property
     def shares(self) -> Array:
-        """For each item the probability that it has a part in the failure, ``(n,) float``; those of
-        a part that is changed as one share its probability. Zeros if the search ended without an
-        answer.
+        """``(n,) float``: for each item the probability that it takes part in the failure. Items of
+        one part have one probability. Zeros if the search ended without an answer.
         """
         shares = np.zeros(self.n)
         if self.end is None:
@@ -875,7 +879,7 @@ class Search:
 
     @property
     def left(self) -> int:
-        """The number of trials that are probably left."""
+        """The expected number of trials until the end."""
         if self.ask() is None:
             return 0
         if self._prover is not None:

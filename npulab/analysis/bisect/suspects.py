@@ -121,9 +121,9 @@ class Question(NamedTuple):
 class Suspects:
     """The explanations over n items, weighed by the trials so far, and the next set to try.
 
-    ``flake_rate`` is the share of wrong outcomes; None means that it is not known, and it is then
-    inferred from the trials. The questions depend only on ``seed`` and the trials. Raises
-    ValueError for no items or a rate that is not from 0 to below 0.5.
+    ``flake_rate`` is the share of wrong outcomes; None means that it is not known and is inferred
+    from the trials. The questions depend only on ``seed`` and the trials. Raises ValueError if n is
+    0, or for a rate outside of 0 to below 0.5.
 
     >>> suspects = Suspects(8, seed=1)
     >>> while suspects.top(1)[0].probability < 0.99:
@@ -199,9 +199,11 @@ class Suspects:
     def _ask_coupled(
         self, search: _Search, couplings: Couplings, items: Array
     ) -> list[tuple[float, Question]]:
-        """Return questions, each after its worth, if some items hang unless they are changed
-        together: one that keeps coupled items together and, if that gives little information,
-        one that may change any item.
+        """Return questions with their worth, as (worth, question), if some items hang unless they
+        are changed together.
+
+        The first question keeps coupled items together. A second one may change any item; it is
+        left out if no trial hung and the first gives enough information.
         """
         kept = couplings.tied(units=True)
         together = np.zeros((len(kept), self.n), bool)
@@ -239,8 +241,9 @@ class Suspects:
 
     @property
     def shares(self) -> Array:
-        """For each item the probability that the explanation names it, ``(n,) float``: of a sample
-        of the explanations."""
+        """``(n,) float``: for each item the probability that the explanation names it, computed
+        from a sample of the explanations.
+        """
         cells = self._sample(np.random.default_rng((self.seed, self.trials)))
         named = np.zeros(self.n)
         for items in (cells.needs, cells.ones):
@@ -259,7 +262,7 @@ class Suspects:
 
     @property
     def explained(self) -> bool:
-        """True if errors of the device explain how many trials contradict the best explanation."""
+        """True if errors of the device explain the trials that contradict the best explanation."""
         least = min(level.level for _, level in self._cells)
         if len(self._flakes) == 1 and self.flake <= NEVER:
             return least == 0
@@ -270,8 +273,9 @@ class Suspects:
         return 1 - fewer > UNEXPLAINED
 
     def _log_shares(self, level: Array, trials: int) -> Array:
-        """Return the log probability that an explanation is contradicted so often in so many
-        trials, for each number of contradictions and each flake rate, ``(levels, flake rates)``.
+        """Return ``(levels, flake rates)``: the log probability that just so many of the trials
+        contradict the true explanation, for each level (a number of contradictions) and each flake
+        rate.
         """
         wrong = level[:, None]
         errors: Array = wrong * np.log(self._flakes)
@@ -345,8 +349,8 @@ class Suspects:
 
 
 def _table_size(shape: str, n: int) -> int:
-    """Return how many entries count the explanations of one shape over n items: those of the table,
-    if the shape has a table.
+    """Return the number of entries of the table of one shape over n items; if the shape has no
+    table, the number of its explanations.
     """
     if shape in ("three", "mixed") and n <= TABLE_ITEMS:
         return len(pairs(n)[0]) * n
@@ -355,7 +359,7 @@ def _table_size(shape: str, n: int) -> int:
 
 class _Sets(NamedTuple):
     """Q sets made of whole groups: the groups in each ``(Q, G) bool``, the items in each ``(Q, n)
-    bool``, and the counts ``lacks`` and ``has`` ``(H, Q)`` for each of H explanations, see
+    bool``, and for each of H explanations the counts ``lacks`` and ``has`` ``(H, Q)`` of
     ``_Scorer``.
     """
 
@@ -386,8 +390,8 @@ class _Search:
         """Return (worth, question) of the best question that changes only whole ``groups`` ``(G, n)
         bool``.
 
-        It begins with random sets made of ``drawn``, rows ``(D, n) bool`` that each consist of
-        whole groups, and improves the best of them group by group.
+        It begins with random sets made of the rows of ``drawn (D, n) bool``, each of which holds
+        whole groups. It then improves the best of these sets group by group.
         """
         scorer = _Scorer(self.cells, groups)
         sets, likely = self._candidates(scorer, drawn)
@@ -422,8 +426,8 @@ class _Search:
         return scorer.sets(np.concatenate([named, ~named, ends, chosen])), 2 * len(named)
 
     def _climb(self, scorer: _Scorer, sets: _Sets, worth: Array) -> tuple[float, _Sets]:
-        """Return (worth, set) of the set that is reached from the best of the given sets by
-        changing one group at a time as long as that helps.
+        """Return (worth, set). It begins with the best of the given sets and changes one group at a
+        time, as long as the worth grows.
         """
         at = self._first(worth, sets.items)
         best, here = float(worth[at]), sets.only(at)
@@ -455,8 +459,8 @@ class _Search:
         return np.round(gain, DIGITS)
 
     def _first(self, worth: Array, items: Array) -> int:
-        """Return the number of the best set that was not tried; in ``worth``, sets that were tried
-        become 0.
+        """Return the number of the set of the highest worth that was not tried. In ``worth``, tried
+        sets become 0.
         """
         while True:
             at = int(np.argmax(worth))
@@ -466,14 +470,14 @@ class _Search:
 
 
 class _Scorer:
-    """For each explanation of a sample, the counts by which it decides whether a set of whole
-    ``groups`` ``(G, n) bool`` fails.
+    """Counts that decide, for each explanation of a sample, whether a set of whole ``groups`` ``(G,
+    n) bool`` fails.
 
-    ``lacks`` counts the needed items that the set does not change; ``has`` counts the items changed
-    by the set that suffice alone. A dual explanation counts unchanged items instead, so a group
-    that is changed lowers its counts where it raises those of another. There are no matrix
-    products: they are so small that a BLAS with several threads would spend its time on waking
-    them.
+    ``lacks`` is the number of items in ``needs`` that the set does not change, ``has`` the number
+    of items in ``ones`` that it changes. A dual explanation counts unchanged items instead: if a
+    further group is changed, its counts fall where those of another explanation rise. The counts
+    are no matrix products: these would be so small that a BLAS with several threads would spend its
+    time on waking them.
     """
 
     def __init__(self, cells: Cells, groups: Array) -> None:
@@ -516,7 +520,7 @@ class _Scorer:
         return _Sets(groups, items, lacks + self.cells.never[:, None], has)
 
     def moved(self, of: _Sets) -> _Sets:
-        """Return G sets: each differs from the given one set in one group."""
+        """Return G sets; each differs from the set ``of`` in one group."""
         step = np.where(of.groups[0], -1, 1).astype(np.int8)
         return _Sets(
             of.groups ^ np.eye(len(self.groups), dtype=bool),

@@ -36,10 +36,12 @@ SHOWN = 6  # most parts of a group, groups, and trials that a sentence names
 
 
 class Words:
-    """The sentences of one bisection: ``differences`` are the parts that it may change; ``jobs`` is
-    the number of jobs of the good capture, ``spoils`` is True if the search is for what spoils the
-    next job. ``kinds`` say what each job of the good and of the bad capture is, if that is known;
-    ``lone`` are the texts of ``lone_bytes``.
+    """The sentences of one bisection.
+
+    ``differences`` are the parts that it may change. ``jobs`` is the number of jobs of the good
+    capture. ``spoils`` is True if the symptom is that the next job is spoiled. ``kinds`` are the
+    kinds of the jobs of the good and of the bad capture, if known. ``lone`` are the texts of
+    ``lone_bytes``.
     """
 
     def __init__(

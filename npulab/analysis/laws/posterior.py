@@ -275,7 +275,7 @@ def _compares(condition: Expression) -> bool:
 
 
 def _weakness(spare: float) -> float:
-    """The weight of the alternative "no law", if the captures hold ``spare`` bits more than the law
+    """The weight of the alternative "no law", if a field holds ``spare`` more bits than its law
     costs.
     """
     return float(2.0 ** (-min(spare, MOST_SPARE) / WEAK))
@@ -287,12 +287,13 @@ def _of(family: str, changed: Array, weight: Array | float = 1.0) -> Alternative
 
 
 def _whole(rows: Array, width: int) -> Array:
-    """Masks ``(N,)``: all bits of a field on the ``rows``, no bit on other rows."""
+    """Masks ``(N,)`` of all bits of a field on the ``rows``, and 0 on other rows."""
     return np.where(rows, 2**width - 1, 0).astype(np.int64)
 
 
 def predicted(findings: Findings, asked: Columns) -> tuple[Array, Array]:
-    """(words, claimed), each ``(N, W) uint32``: the words that the laws give, and masks of the bits
-    that are claimed."""
+    """The words ``(N, W) uint32`` that the laws give, and masks ``(N, W) uint32`` of the bits that
+    are claimed.
+    """
     belief = believed(findings, asked)
     return belief.words, belief.claimed()

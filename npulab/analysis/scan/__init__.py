@@ -1,12 +1,13 @@
-"""The kind of each bit of a buffer, found by flipping many bits at once and looking at which
-outputs change.
+"""The kind of each bit of a buffer, found by flipping many bits at once and comparing the outputs.
 
 A bit "moves" an output if the output changes when the bit is flipped. A bit of a weight or a bias
 is ``data``. A bit that moves outputs that no single weight or bias could move is ``control``, or
-``length`` if it moves only outputs of weights after it in the stream; a bit whose flip makes the
-run hang is ``hang``. A ``dead`` bit moved nothing as far as it was tried: not alone, not with all
-dead bits at once, and not with random halves of them, with the given inputs and with all other bits
-as the buffer has them.
+``length`` if it moves only outputs of weights after it in the stream. A bit whose flip makes the
+run hang is ``hang``.
+
+A ``dead`` bit moved nothing in all trials: not alone, not with all dead bits at once, and not with
+random halves of them. All trials had the given inputs, and bits that were not flipped had their
+values in the buffer.
 """
 
 from __future__ import annotations
@@ -207,14 +208,18 @@ def scan_capture(
 
 @dataclass(frozen=True)
 class _Runner:
-    """Runs captures with a changed buffer, or changed words, on a device; workers can load it."""
+    """Runs captures with changed bytes of a buffer, or of words, on a device; workers can
+    load it.
+    """
 
     device: Device
     buffer: str | None
     task: int
 
     def __call__(self, changed: bytes, base: Capture) -> Any:
-        """The bytes of the output; None or ``Guessed`` for a hang."""
+        """The bytes of the output; None for a hang, or ``Guessed`` for a hang that is only
+        a guess.
+        """
         trial = self.trial(changed, base)
         if trial is None:
             return None
@@ -235,7 +240,7 @@ def _made_probes(
 ) -> tuple[list[Probe], Conv2D | None]:
     """Inputs that are made from the layer that a capture lifts to, and that layer."""
     lifted = target(capture.target).lift(capture).layer
-    # records say what the units do, as words do: they have no weights that a scale would show
+    # records control the units, as words do: they hold no weights that a scale would show
     through = buffer is not None and buffer not in capture.records
     return probes_of(capture, lifted, through=through, seed=seed), opened(lifted)
 
@@ -249,12 +254,13 @@ def _with_controls(
     journal: Journal | None = None,
     **options: Any,
 ) -> Scan:
-    """Scan with a device that takes runs back: the scan then begins again, with the runs that still
-    count from its journal."""
+    """Scan with a device that may take runs back. The scan then begins again, with a journal of the
+    runs that still count.
+    """
     kept = journal
     if kept is None:
         kept = Journal()
-    counted: list[bool] = []  # for each run of the device: whether it is one of its answers
+    counted: list[bool] = []  # for each run of the device: True if it gave an answer
 
     def noted(changed: bytes, base: Any) -> Any:
         before = device.answers
@@ -277,15 +283,18 @@ def _with_controls(
 
 
 def _take_back(journal: Journal, counted: list[bool], count: int) -> None:
-    """Take back the last ``count`` answers of a device, and the runs without an answer between
-    them."""
+    """Take back the last ``count`` answers of a device, and runs without an answer after the first
+    of them.
+    """
     while count and counted:
         count -= counted.pop()
         journal.undo()
 
 
 def _why_refused(run: _Runner, base: Capture, changed: bytes) -> str:
-    """Why a device with controls would not run a capture with changed bytes; empty if it would."""
+    """The reason for which a device with controls would not run a capture with changed bytes; "" if
+    it would.
+    """
     trial = run.trial(changed, base)
     controlled = controlled_of(run.device)
     if trial is None or controlled is None:
@@ -294,10 +303,11 @@ def _why_refused(run: _Runner, base: Capture, changed: bytes) -> str:
 
 
 def _without_refused(found: Scan, data: bytes, why: Callable[[bytes], str]) -> Scan:
-    """The scan in which a bit that was never flipped alone, because that is refused, is unknown and
-    not one that hangs."""
+    """The scan, in which bits that were never flipped alone, because that is refused, are
+    ``unknown`` and not ``hang``.
+    """
     kinds, certain = found.kinds.copy(), found.certain.copy()
-    # what is refused was counted as a hang, so that the scan keeps away from it
+    # a refused run counted as a hang, so that the scan avoids its bits
     for bit in np.flatnonzero(kinds == "hang").tolist():
         changed = bytearray(data)
         changed[bit // 8] ^= 2 ** (bit % 8)
@@ -307,7 +317,7 @@ def _without_refused(found: Scan, data: bytes, why: Callable[[bytes], str]) -> S
 
 
 def _output_of(run: Run) -> bytes | Guessed | None:
-    """The output of a run; None or ``Guessed`` for a hang."""
+    """The output of a run; None for a hang, or ``Guessed`` for a hang that is only a guess."""
     if run.guessed:
         return Guessed(run.outcome)
     if run.output is None or run.spoiled:

@@ -28,12 +28,12 @@ Reached = list[list[tuple[int, int]]]
 
 
 def impulses(layer: Conv2D, amplitude: int = 1) -> list[Array]:
-    """Images ``(H, W, C) int64`` that show every weight alone: 0 (the input zero point) but for
-    single pixels, the impulses.
+    """Images ``(H, W, C) int64`` that show every weight alone. They are 0 (the input zero point)
+    except for single pixels, the impulses.
 
-    Impulses lie so far apart that no output reads two of them. Every weight that the layer can
-    show is read by an output of one of the images, and if there is room some outputs read no
-    impulse, so that they show the bias alone.
+    Impulses lie so far apart that no output reads two of them. Every weight that the layer can show
+    is read by an output of one of the images. If there is room, some outputs read no impulse and
+    show the bias alone.
     """
     down, across = _reached(0, layer), _reached(1, layer)
     depth = layer.input_shape[2]
@@ -61,8 +61,9 @@ def impulses(layer: Conv2D, amplitude: int = 1) -> list[Array]:
 
 
 def _reached(axis: int, layer: Conv2D) -> Reached:
-    """For each input row (axis 0) or column (axis 1) the pairs (kernel tap, output) in which it is
-    read."""
+    """For each input row (axis 0) or column (axis 1): the pairs (kernel tap, output) that
+    read it.
+    """
     size, outputs, taps = layer.input_shape[axis], layer.output_shape[axis], layer.kernel[axis]
     stride, spread, before = layer.stride[axis], layer.dilation[axis], layer.pads[axis][0]
     reached: Reached = [[] for _ in range(size)]
@@ -77,8 +78,10 @@ def _best_place(
     down: Reached, across: Reached, missing: set[tuple[int, int]], taken: Array
 ) -> tuple[int, int] | None:
     """(row, column) of the impulse that shows most of the missing taps in outputs that are still
-    free, the first if several do; None if there is none. Only the first impulse of an image may
-    take the last free output."""
+    free; the first if there are several, None if there is none.
+
+    Only the first impulse of an image may use the last free output.
+    """
     best, most = None, 0
     used = np.count_nonzero(taken)
     for row, column in product(range(len(down)), range(len(across))):
@@ -113,8 +116,11 @@ def reader(capture: Capture) -> Callable[[bytes], Array]:
 
 
 def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], Array]:
-    """Return the type of an element and the places of its bytes. The places are found by lifting
-    outputs in which each byte holds its own number, one digit of base 256 at a time."""
+    """Return the type of an element and the places of its bytes in the output.
+
+    To find the places, outputs are lifted in which each byte holds its own number, one digit of
+    base 256 at a time.
+    """
     numbers, places, dtype = np.arange(size), np.zeros(1, np.int64), np.dtype(np.uint8)
     for digit in range(math.ceil(math.log(max(size, 2), 256))):
         code = (numbers // 256**digit % 256).astype(np.uint8).tobytes()
@@ -130,8 +136,11 @@ def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], Array]:
 
 
 def opened(layer: Conv2D) -> Conv2D:
-    """The layer with every weight that an NPU may have stored for it: dense, and with a kernel of
-    at least 2x2 whose sizes the stride divides (an NPU may split a stride into phases)."""
+    """The layer with every weight that an NPU may have stored for it.
+
+    It is dense, and its kernel has at least 2x2 taps and sizes that the stride divides, because an
+    NPU may split a stride into phases.
+    """
     sizes, added = [], []
     for kernel, stride, spread in zip(layer.kernel, layer.stride, layer.dilation, strict=True):
         size = max(-(-kernel // stride) * stride, 2)
@@ -218,8 +227,8 @@ def _images(layer: Conv2D, seed: int) -> tuple[list[Array], int]:
 
 
 def _with_inputs(capture: Capture, other: Capture) -> Capture:
-    """The capture with the buffer ``input`` of another capture, and with the other buffers that
-    both have, but commands, coefficients and output.
+    """The capture with the buffer ``input`` of another capture, and with all further buffers that
+    both have, except commands, coefficients and output.
     """
     taken = {}
     for name, data in other.buffers.items():
@@ -255,8 +264,8 @@ def _scaled(capture: Capture, layer: Conv2D, step: int, middle: int) -> Capture 
 
 
 def _with_changes(capture: Capture, old: Array, new: Array, task: int) -> Capture:
-    """The capture with some bits of a job changed: where the words ``old`` and ``new`` of two
-    lowered jobs differ, a bit is set as in ``new``.
+    """The capture with some bits of a job changed. ``old`` and ``new`` are the words of two lowered
+    jobs: each bit in which they differ is set as in ``new``.
     """
     words, differs = capture.jobs[task].words, old ^ new
     return capture.with_words((words & ~differs) | (new & differs), task)

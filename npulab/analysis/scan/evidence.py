@@ -35,8 +35,8 @@ Asked = tuple[bytes, Any]  # the data and the input of a run
 
 
 class Runs:
-    """Runs of a device with changed copies of a buffer, counted; a run that the journal has is
-    taken from it and not made again.
+    """The runs of a device with changed copies of a buffer, counted. If the journal has a run, it
+    is taken from there and not made again.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Runs:
         self._begun: dict[tuple[bytes, int], deque[Started[Asked, Any]]] = {}
 
     def begin(self, sets: Iterable[Array], index: int) -> None:
-        """Let workers make the runs that will be asked for next, with each of these sets of bits
-        flipped.
+        """Let workers begin the runs that will be asked for next, each with one of these sets of
+        bits flipped.
 
-        Without workers, and while runs come from the journal, nothing is begun.
+        Nothing is begun without workers, or as long as runs come from the journal.
         """
         if self.pool is None or (self.journal is not None and self.count < len(self.journal)):
             return
@@ -80,7 +80,7 @@ class Runs:
         return np.packbits(changed, bitorder="little").tobytes(), self.probes[index].given
 
     def _made(self, flips: Array, index: int) -> Any:
-        """What a run gives, made here or by a worker."""
+        """The result of a run, made here or by a worker."""
         if self.pool is None:
             return self.run(*self._asked(flips, index))
         begun = self._begun.get((flips.tobytes(), index))
@@ -89,8 +89,11 @@ class Runs:
         return self.pool.start(self._asked(flips, index)).result()
 
     def ask(self, flips: Array, index: int, reason: str) -> Array | None:
-        """The output with some bits flipped and with the input of this index: the middle of all
-        votes that have the most common shape. None for a hang: at least half of the votes hung."""
+        """The output with the bits ``flips`` flipped and the input ``index``.
+
+        It is the median of the votes that have the most common shape, of two middle values the
+        lower one. None for a hang: at least half of the votes hung.
+        """
         outputs = []
         for _ in range(self.votes):
             output = self._vote(flips, index, reason)
@@ -205,8 +208,8 @@ def _from_json(trial: Trial) -> Array | None:
 
 @dataclass(eq=False)
 class Piece:
-    """Bits that are flipped at once; ``bound`` are the outputs that they can move, ``moved`` the
-    outputs that they moved, each a set as the bits of an int.
+    """Bits that are flipped at once. ``bound`` are the outputs that they can move, ``moved`` those
+    that they moved; both are sets of outputs, as the bits of an int.
     """
 
     bits: Array
@@ -219,9 +222,9 @@ class Piece:
 class Evidence:
     """All that is known of each bit of a buffer, and the runs that find out more.
 
-    ``kinds`` are by bit; "" stands for a bit that may be flipped. ``effects`` are by bit the
-    effects of flipping it alone, one for each view under which it moved an output; ``unmoved`` are
-    by bit the numbers of the views under which the bit alone moved nothing.
+    ``kinds`` has the kind of each bit; "" stands for a bit that may be flipped. ``effects`` has for
+    each bit the effects of flipping it alone, one for each view under which it moved an output.
+    ``unmoved`` has for each bit the numbers of the views under which it moved nothing alone.
     """
 
     def __init__(
@@ -235,9 +238,9 @@ class Evidence:
         self.together = np.zeros(self.count, bool)
         # bits that hung the device together with other bits, not alone
         self.fragile = np.zeros(self.count, bool)
-        # sets of bits that move an output at once, and none of them alone
+        # sets of bits that move an output if flipped together, but not alone
         self.sets: list[tuple[int, ...]] = []
-        # sets of bits that hang the device at once, and none of them alone
+        # sets of bits that hang the device if flipped together, but not alone
         self.hanging: list[tuple[int, ...]] = []
         # (view, bits) of sets that moved something while no part of them did
         self.joint: list[tuple[int, Array]] = []
@@ -250,7 +253,7 @@ class Evidence:
     # ---- runs ----
 
     def ask(self, bits: Array, number: int, reason: str) -> Array | None:
-        """The output under a view with some more bits flipped; None for a hang."""
+        """The output under a view if the ``bits`` are flipped as well; None for a hang."""
         view = self.views[number]
         return self._asked(np.setxor1d(bits, view.base), view.index, reason)
 
@@ -381,15 +384,15 @@ class Evidence:
         self.joint.append((number, piece.bits))
 
     def measure(self, number: int, pieces: Sequence[Piece]) -> list[Piece]:
-        """Find which outputs each piece moves; pieces that cannot move a common output are flipped
-        in the same run. Return the halves of pieces that hung.
+        """Find the outputs that each piece moves. Pieces that cannot move a common output are
+        flipped in one run. Return the halves of pieces that hung.
         """
         return self._measure_packs(number, _packs(pieces))
 
     def _measure_packs(self, number: int, packs: Iterable[list[Piece]]) -> list[Piece]:
         full = [pack for pack in packs if pack]
         parts = []
-        # each pack is asked for first of all as a whole, whatever the others show
+        # each pack is first run as a whole, whatever other packs show
         for first in range(0, len(full), AHEAD):
             part = full[first : first + AHEAD]
             self._begin(number, part)
@@ -398,14 +401,15 @@ class Evidence:
         return parts
 
     def _begin(self, number: int, packs: Iterable[list[Piece]]) -> None:
-        """Let workers make the runs of packs that will be measured next."""
+        """Let workers begin the runs of the packs that are measured next."""
         view = self.views[number]
         flips = [np.setxor1d(_bits_of(pack), view.base) for pack in packs]
         self.runs.begin(flips, view.index)
 
     def _measure_pack(self, number: int, pack: list[Piece]) -> list[Piece]:
-        """Find which outputs each piece of a pack moves, in one run if no piece disturbs another;
-        return the halves of pieces that hung."""
+        """Find the outputs that each piece of a pack moves. One run is enough if no piece disturbs
+        another. Return the halves of pieces that hung.
+        """
         bits = _bits_of(pack)
         longest = max(len(piece.bits) for piece in pack)
         output = self.ask(bits, number, f"{plural(len(pack), 'piece')} of up to {longest} bits")
@@ -470,8 +474,9 @@ def _packs(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def _halves(bits: Array) -> tuple[Array, Array]:
-    """Split sorted bit numbers near their middle, where the numbers on both sides are divided by
-    the highest power of two."""
+    """Split sorted bit numbers near their middle. The cut is where the numbers on both sides are
+    divided by the highest power of two.
+    """
     quarter = len(bits) // 4
     least, end = max(1, quarter), len(bits) - quarter + 1
     if len(bits) == 2:

@@ -20,11 +20,11 @@ Place = tuple[int | None, str, Field, int]  # record, block, field, bit at which
 def scanned_fields(
     found: Scan, capture: Capture, buffer: str | None = None, task: int = 0
 ) -> pd.DataFrame:
-    """Return a row for each field of what was scanned: record (None for words), block, register,
-    field, and how many of its bits are of each kind, as ``dead`` or ``hang``.
+    """Return a row for each field of the scanned bytes: record (None for words), block, register,
+    field, and the number of its bits of each kind, such as ``dead`` or ``hang``.
 
-    ``buffer`` or ``task`` are those that were given to ``scan_capture``. Raises ValueError if the
-    scan is of another number of bits, LookupError for a buffer without records.
+    ``buffer`` and ``task`` are the arguments that ``scan_capture`` was given. Raises ValueError if
+    the capture has another number of bits than the scan, LookupError for a buffer without records.
     """
     from npulab.registers.shown import Table
 

@@ -1,8 +1,8 @@
 """The order in which bits are flipped.
 
-First groups of bits are flipped, so that bits that hang the device cost few hangs. Then bits are
-flipped with other inputs, in other sets, and with biases that are changed so that outputs can show
-more.
+First groups of bits are flipped, so that bits that hang the device cost few hangs. Then bits that
+moved nothing are flipped with further inputs, in other sets, and after biases were changed so that
+outputs leave the ends of their type.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ GROUPS = 16  # about so many groups of ones, and as many of zeros, cover a buffe
 
 
 class Looks:
-    """The runs for bits that have not moved anything yet, and for bits whose weight or bias is not
-    known yet."""
+    """The runs for bits that have not moved anything yet, and for bits that moved something and
+    whose weight or bias is not known yet.
+    """
 
     def __init__(self, known: Evidence, weights: Weights, seed: int) -> None:
         self.known, self.weights = known, weights
         self.rng = np.random.default_rng(seed)
 
     def again(self, number: int) -> None:
-        """Flip the bits that have not moved anything again, under a view and in other sets."""
+        """Flip the bits that have not moved anything once more under a view, in other sets."""
         known = self.known
         seen, known.together = known.together, known.fragile.copy()
         if number:
@@ -54,8 +55,8 @@ class Looks:
                 parts = self._gaps(known.views[number])
                 known.refine(number, [*parts, *known.measure(number, parts)])
         for _ in range(MOST_HALVES):
-            # a bit that changes less than an output step shows only with other bits, or with
-            # another input
+            # a bit that changes an output by less than a step shows only with other bits, or other
+            # inputs
             quiet = known.quiet
             piece = self._tried(number, quiet[self.rng.random(len(quiet)) < 0.5])
             if not piece.moved:
@@ -67,8 +68,8 @@ class Looks:
         known.together |= seen
 
     def _tried(self, number: int, bits: Array) -> Piece:
-        """Flip bits at once; return them as a piece, with the outputs that they moved. Bits that
-        hang the device only together are left out of the piece.
+        """Flip bits at once. Return them as a piece, with the outputs that they moved, but without
+        bits that hang the device only together.
         """
         known = self.known
         piece = Piece(bits[~known.together[bits]], known.views[number].everything)
@@ -145,7 +146,8 @@ class Looks:
 
     def _recentred(self, number: int) -> int:
         """The number of a view with the same input, in which known bits of biases are flipped so
-        that fewer outputs are at the end of their type; the same number if no flip helps."""
+        that fewer outputs are at the end of their type. It is ``number`` itself if no flip helps.
+        """
         view = self.known.views[number]
         full = np.unique(view.channel[~view.free & (view.reads != SEVERAL)])
         base = self.weights.towards(view, full)
@@ -252,8 +254,9 @@ class Looks:
         return alone
 
     def together(self) -> None:
-        """Flip all bits that moved nothing at once, with each input, then random halves of them;
-        bits that move something only together become ``sets``."""
+        """Flip all bits that moved nothing at once, with each input; then random halves of them.
+        Bits that move something only together are recorded in ``sets``.
+        """
         known = self.known
         self._joint_sets()
         plain = [number for number, view in enumerate(known.views) if not len(view.base)]
@@ -352,8 +355,11 @@ class Looks:
 
 
 def find_channels(known: Evidence) -> None:
-    """Find the channels if no layer states them: sets of outputs that many single bits move evenly.
-    They are used only if together they are all outputs."""
+    """Find the channels if no layer states them: sets of outputs that many single bits move by
+    equal amounts.
+
+    They are used only if every output is in one of them.
+    """
     counts: Counter[int] = Counter()
     for first, *_ in known.effects.values():
         if first.even and len(first.places) > 1:
@@ -406,8 +412,8 @@ def widest_group(count: int) -> int:
 
 
 def _prefix_share(hang_cost: float) -> float:
-    """The share of a set of bits that hangs the device to flip next, so that a run gives the most
-    information for its cost, which includes the cost of a hang.
+    """The share of a set of bits to flip next, to find which of them hangs the device. It gives the
+    most information for the expected cost of the run, which includes that of a hang.
     """
     share = np.linspace(0.02, 0.5, 97)
     bits = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
@@ -415,7 +421,7 @@ def _prefix_share(hang_cost: float) -> float:
 
 
 def _runs_together(known: Evidence, groups: list[Piece], bits: Array) -> bool:
-    """True if these bits, flipped at once, do not hang; they are then added to the groups."""
+    """True if these bits, flipped at once, do not hang. The bits are then added to the groups."""
     output = known.ask(bits, 0, "a group")
     if output is None:
         if len(bits) == 1:

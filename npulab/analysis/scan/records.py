@@ -27,9 +27,9 @@ ROWS_SHOWN = 60
 class Probe:
     """An input to scan with.
 
-    ``run`` is called with ``given``. ``image`` is the input as ``(H, W, C)``, less its zero point;
-    ``step`` is how many units of the accumulator make one output step (None: not known), ``zero``
-    the output for an accumulator of 0.
+    ``run`` is called with ``given``. ``image`` is the input as ``(H, W, C)``, less its zero point.
+    ``step`` is the number of accumulator units in one output step (None: not known). ``zero`` is
+    the output if the accumulator is 0.
     """
 
     given: Any
@@ -83,7 +83,7 @@ class Scan(Answer):
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of bits of each kind, without kinds that no bit has."""
+        """The number of bits of each kind that occurs."""
         counts = {kind: int(np.count_nonzero(self.kinds == kind)) for kind in KINDS}
         return {kind: count for kind, count in counts.items() if count}
 

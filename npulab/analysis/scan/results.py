@@ -1,4 +1,4 @@
-"""The scan made from all evidence: a kind for every bit, a place for every data bit."""
+"""The scan that follows from all evidence: a kind for every bit, and a place for every data bit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def result(known: Evidence, weights: Weights) -> Scan:
 
 
 def _notes(known: Evidence, hanging: Sequence[tuple[int, ...]]) -> list[str]:
-    """Return sentences on what the runs could not show of the bits that moved nothing alone."""
+    """Return sentences about bits that moved nothing alone: what the runs could not show of
+    them.
+    """
     notes = []
     if known.runs.guessed:
         notes.append(f"{plural(known.runs.guessed, 'run')} hung on the simulated device, {GUESS}")
@@ -123,8 +125,8 @@ def _places_of_bits(known: Evidence, weights: Weights) -> tuple[Array, Array]:
 
 
 def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
-    """Return orders by bit, for bits that were seen in views without a known step: order 0 is the
-    smallest change that any weight (or any bias) makes.
+    """Return orders by bit, for bits that only showed in views without a known step. Order 0 is the
+    smallest change that any weight makes, or, for a bias, that any bias makes.
     """
     orders: dict[int, int] = {}
     for role in ("weight", "bias"):
@@ -146,8 +148,9 @@ def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
 
 
 def _largest_change(view: View, effect: Effect, role: str) -> float:
-    """Return the largest change of an output that is not at the end of its type; for a weight
-    divided by the input that it multiplies."""
+    """Return the largest change of an output that is not at the end of its type; for a weight it is
+    divided by the input that the weight is multiplied with.
+    """
     kept = ~effect.cut
     change = np.abs(effect.change[kept])
     if role == "weight":
@@ -157,8 +160,9 @@ def _largest_change(view: View, effect: Effect, role: str) -> float:
 
 
 def _doubles(places: Array, roles: Array) -> list[int]:
-    """Return the bits that claim the same place in a weight or bias as another bit, but lie apart
-    from its other bits."""
+    """Return the bits that seem to be the same bit of a weight or bias as another bit, and lie
+    apart from the other bits of this weight or bias.
+    """
     same_place = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1)
     alike = same_place & (roles[1:] == roles[:-1])
     neighbours = np.zeros(len(roles), int)

@@ -99,8 +99,9 @@ class View:
         return ((output != self.output) & ~both_nan).ravel()
 
     def effect(self, number: int, moved: int, output: Array) -> Effect:
-        """The effect of a bit that moved the set ``moved`` of outputs under this view, whose number
-        is given."""
+        """The effect of a bit that moved the outputs ``moved`` under this view, which has this
+        ``number``.
+        """
         places = np.flatnonzero(from_set(moved, self.output.size))
         if output.shape != self.output.shape:
             unknown = np.full(len(places), np.nan)
@@ -117,8 +118,9 @@ class View:
 
 
 class Effect(NamedTuple):
-    """The effect of flipping one bit under one view: the set of outputs that moved, their places in
-    the flat output, and their changes."""
+    """What flipping one bit under one view does: the set of outputs that moved, their places in the
+    flat output, and their changes.
+    """
 
     view: int
     moved: int
@@ -159,15 +161,18 @@ def as_set(mask: Array) -> int:
 
 
 def from_set(outputs: int, size: int) -> Array:
-    """A set of outputs, the bits of an int, as a mask ``(size,) bool``."""
+    """A mask ``(size,) bool`` of outputs from their set, an int."""
     raw = np.frombuffer(outputs.to_bytes((size + 7) // 8, "little"), np.uint8)
     return np.unpackbits(raw, count=size, bitorder="little").astype(bool)
 
 
 def readings(layer: Conv2D, image: Array) -> tuple[Array, Array]:
-    """Return two flat arrays with an entry for each output: the number of the only tap (row,
-    column, input channel) that reads an input other than 0, or NO_TAP or SEVERAL; and the input
-    that this tap reads."""
+    """Return two flat arrays with an entry for each output.
+
+    The first has the number of the only tap (row, column, input channel) that reads an input other
+    than 0; NO_TAP if there is none, SEVERAL if there are more. The second has the input that this
+    tap reads.
+    """
     height, width, channels = layer.output_shape
     depth = layer.input_shape[2]
     padded = np.pad(image, (*layer.pads, (0, 0)))
@@ -233,8 +238,9 @@ def site_of(view: View, effect: Effect) -> Site:
 
 
 def joined(sites: Sequence[Site]) -> Site:
-    """The site on which several effects of a bit agree; effects that are not weak outweigh weak
-    ones."""
+    """The site on which all effects of a bit agree. Effects that are not weak outweigh weak
+    ones.
+    """
     if any(site.role == "control" for site in sites) or len({site.channel for site in sites}) > 1:
         return Site("control")
     for weak in (False, True):

@@ -1,5 +1,6 @@
-"""The weight or bias to which each bit belongs, and the order of the bit in it: the exponent of the
-power of two that it counts."""
+"""The weight or bias to which each bit belongs, and the order of the bit: a bit of order n counts
+``2**n`` in its weight or bias.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +22,8 @@ from npulab.analysis.scan.sites import (
 
 
 class Weights:
-    """The sites and the orders of the bits that moved something, as far as they are known.
-
-    ``orders`` are, by bit, the orders that the bit can have: a bit of order n counts ``2**n`` in
-    its weight or bias.
+    """The sites of the bits that moved something, and by bit in ``orders`` all orders that are
+    possible for it.
     """
 
     def __init__(self, known: Evidence) -> None:
@@ -52,8 +51,9 @@ class Weights:
         known.news.clear()
 
     def _no_bias(self, bit: int, channel: int) -> bool:
-        """True if a bit cannot belong to a bias: it moved an output by so much that, in a bias, it
-        would also have moved outputs of a view under which it moved nothing."""
+        """True if a bit cannot belong to a bias: it moved an output so far that, as a bit of a
+        bias, it would have moved outputs of another view, under which it moved nothing.
+        """
         most = max(self._size(effect, 1) for effect in self.known.effects[bit])
         for number in self.known.unmoved.get(bit, ()):
             view = self.known.views[number]
@@ -127,10 +127,12 @@ class Weights:
         return orders
 
     def _slack(self, number: int, site: Site) -> float:
-        """The most steps by which a change of an output may differ from that of the accumulator.
+        """The most output steps by which a change of an output may differ from that of the
+        accumulator.
 
         Rounding makes a difference of up to one step; so do ties, which some NPUs round to even.
-        There is none if all outputs are rounded by the same amount, and that is not half a step.
+        There is no difference if all outputs are rounded by the same amount, and that is not half a
+        step.
         """
         view = self.known.views[number]
         if view.step == 1:
@@ -151,8 +153,9 @@ class Weights:
         return self._ties[number, channel]
 
     def sign(self, bit: int) -> int:
-        """The sign of the change of outputs when a bit is set to 1 (for a weight: with a positive
-        input); 0 if it is not clear."""
+        """The sign of the change of outputs when a bit is set to 1 (for a weight: if its input is
+        positive); 0 if it is not clear.
+        """
         if bit not in self._signs:
             site, total = self.sites[bit], 0.0
             for effect in self.known.effects[bit]:
@@ -211,7 +214,7 @@ class Weights:
         return sum(map(self._flip, mine))
 
     def _flip(self, bit: int) -> float:
-        """The change of its bias if this bit is flipped."""
+        """The change of a bias if this bit of it is flipped."""
         return self.sign(bit) * (1 - 2 * int(self.known.bits[bit])) * 2.0 ** self.orders[bit][0]
 
     def _bias_bits(self, channel: int) -> list[int]:
