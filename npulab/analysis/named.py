@@ -13,12 +13,13 @@ RAW = "_raw"  # at the end of the name of a field that holds something else than
 
 
 def named_rows(laws: Laws, block: str = "") -> list[dict[str, Any]]:
-    """The rows of ``Laws.register_rows``, in which fields are named after parameters.
+    """The rows of ``Laws.register_rows``, in which fields with one law of one parameter are named
+    after it.
 
     A field that is ``input_w`` or ``input_w - 1`` is called ``input_w``, and its value is the
-    parameter. A field with another law of the one parameter ``kernel`` is called ``kernel_raw``,
-    and its value is the number in the word. So is a field that other laws read, because they read
-    the number in the word. Further fields of the same name get a number: ``kernel_raw_2``. All
+    parameter. A field with another law of a parameter ``kernel`` is called ``kernel_raw``, and its
+    value is the number in the word. So is a field ``kernel - 1`` that other laws read, because they
+    read the number in the word. Further fields of the same name get a number: ``kernel_raw_2``. All
     other fields keep their names by place.
     """
     parameters = set(map(str, laws.parameters))
@@ -44,8 +45,8 @@ def named_rows(laws: Laws, block: str = "") -> list[dict[str, Any]]:
 
 
 def _name_and_value(law: FieldLaw, parameters: set[str], is_read: bool) -> tuple[str, str]:
-    """The name of a field, and how its value follows from its bits; the name is "" unless the law
-    reads one parameter.
+    """The name of a field, and how its value follows from its bits. The name is "" for a law of
+    several cases, and for a law that reads another field, no parameter, or several.
     """
     used = parameters & {*NAME.findall(law.text)}
     if len(used) != 1 or len(law.steps) != 1 or law.follows:

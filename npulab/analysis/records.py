@@ -155,8 +155,9 @@ def _texts(records: Records, words: Array) -> dict[str, list[Any]]:
 def beside(a: Capture, b: Capture) -> dict[str, Beside]:
     """Return the records side by side of each buffer that differs, by the buffer's name.
 
-    A buffer is left out if its maps differ, or if the bytes between its records do: it is then only
-    bytes.
+    A buffer is left out, and compared only as bytes, if the captures have different maps for it, or
+    if the bytes between its records differ. It is also left out if the captures have different
+    numbers of records and there are bytes between them.
     """
     found = {}
     for name, mine in a.records.items():

@@ -1,5 +1,6 @@
-"""Register maps that are being made: drafts, with named edits, undo, and files that change as
-little as they can."""
+"""Register maps in the making: drafts, with named edits, undo, and files that change as little as
+possible.
+"""
 
 from npulab.analysis.draft.edits import EDITS
 from npulab.analysis.draft.opening import draft

@@ -1,4 +1,4 @@
-"""The edits of a draft by name, and checks of their arguments, which come from JSON."""
+"""The edits of a draft by name, with checks of their arguments, which come from JSON."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def edited(table: MapTable, edit: Mapping[str, Any]) -> tuple[MapTable, str, dict[str, Any]]:
-    """Return the edited table, the sentence of the edit, and the edit without arguments that have
-    their default.
+    """Return the edited table, the sentence of the edit, and the edit without those arguments that
+    have their default value.
 
     Raises ValueError for an unknown edit and for arguments that the edit does not take; LookupError
     for an unknown field.
@@ -104,7 +104,7 @@ def edited(table: MapTable, edit: Mapping[str, Any]) -> tuple[MapTable, str, dic
         do = edit.get("do")
     if not isinstance(edit, Mapping) or not isinstance(do, str) or do not in EDITS:
         raise ValueError(f"edit: got {str(do)[:SHOWN]!r}, allowed is one of {', '.join(EDITS)}")
-    _, *parameters = signature(EDITS[do]).parameters.values()  # the first is the table
+    _, *parameters = signature(EDITS[do]).parameters.values()  # the first parameter is the table
     takes = {parameter.name: parameter for parameter in parameters}
     arguments = {name: value for name, value in edit.items() if name != "do"}
     for name, value in arguments.items():

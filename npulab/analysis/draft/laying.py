@@ -27,9 +27,9 @@ NOT_SPLIT = {"value": "", "address": "", "align": None}
 
 
 def split(table: MapTable, field: str, widths: Sequence[int], names: Sequence[str] = ()) -> Edited:
-    """Cut a field, from the low end of its value, into parts of these widths.
+    """Cut a field into parts of these widths, beginning at the low end of its value.
 
-    Without ``names`` the lowest part keeps the field's name and the other parts have no name; a
+    Without ``names`` the lowest part keeps the field's name and all higher parts have no name. A
     blank name leaves its part without a name. All parts are plain numbers and keep the field's
     evidence.
     """
@@ -153,7 +153,7 @@ def add(
 
 
 def move(table: MapTable, field: str, register: str | int, lsb: int, width: int = 0) -> Edited:
-    """Move a field of one run to bits without a name, with its own width or with ``width``; the
+    """Move a field of one run to bits without a name. It keeps its width, or gets ``width``. The
     bits that it leaves have automatic names again.
     """
     label, item = labelled_field(table, field)
@@ -205,11 +205,11 @@ def resize(table: MapTable, field: str, width: int, shift: bool = False) -> Edit
 
 
 def shift(table: MapTable, field: str, by: int, out_of: str = "") -> Edited:
-    """Move a field, and the fields between it and a giving run, by ``by`` bits in their register
-    (down if negative).
+    """Move a field by ``by`` bits in its register (down if negative), together with the fields
+    between it and a run that gives up bits.
 
-    The giving run loses as many bits: it is ``out_of``, or else the next run without a name that
-    has enough bits. The bits that get free on the other side have no name.
+    The giving run loses as many bits as the field moves. It is ``out_of``, or else the next run
+    without a name that has enough bits. The bits that become free on the other side have no name.
     """
     label, item = labelled_field(table, field)
     what = f"shift {label}"
@@ -263,7 +263,7 @@ def shift(table: MapTable, field: str, by: int, out_of: str = "") -> Edited:
 def _place_of_giver(
     table: MapTable, beyond: Sequence[tuple[BitRun, Field]], bits: int, out_of: str
 ) -> int | None:
-    """Return the index in ``beyond`` of the run that gives ``bits`` bits; None if no run can.
+    """Return the index in ``beyond`` of the run that gives up ``bits`` bits; None if no run can.
 
     With ``out_of`` it is the first run of that field, which must keep a bit if it has a name; else
     it is the first run without a name that has enough bits.
@@ -394,8 +394,8 @@ def _merged(runs: Sequence[BitRun]) -> list[BitRun]:
 
 
 def _evidence(a: Field, b: Field) -> str:
-    """Return the evidence for two fields joined into one: the weaker of the two if both have a
-    name; that of bits without a name does not count.
+    """Return the evidence of two joined fields: the weaker of the two. If only one of them has a
+    name, its evidence counts alone.
     """
     if a.automatic:
         return b.evidence
@@ -457,5 +457,5 @@ def _laid_anew(table: MapTable, key: int, width: int, label: str) -> MapTable:
 
 
 def _end(run: BitRun) -> int:
-    """Return the first bit after a run, counted from the start of its block."""
+    """Return the number of the first bit after a run, counted from the start of its block."""
     return run.offset * WORD_BITS // WORD_BYTES + run.lsb + run.width

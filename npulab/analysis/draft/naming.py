@@ -1,4 +1,4 @@
-"""Edits that leave the bits where they are: names, values, evidence, notes.
+"""Edits that change names, values, evidence or notes, and leave the bits where they are.
 
 Each edit takes a table and returns the edited table and a sentence that says what was done. The
 draft then checks whether the edited table still makes a map.
@@ -61,8 +61,8 @@ def rename_register(table: MapTable, register: str | int, name: str) -> Edited:
 def retype(
     table: MapTable, field: str, value: str = "", names: Mapping[int, str] | None = None
 ) -> Edited:
-    """Set how raw becomes a field's value. ``names`` (by raw) go into the enum that the value
-    names; a blank name removes the name of its raw.
+    """Set how the raw number of a field becomes its value. ``names`` are names by raw number: they
+    go into the enum that ``value`` names, and a blank name removes the name of its number.
     """
     label, item = labelled_field(table, field)
     what = f"retype {label}"
@@ -112,7 +112,7 @@ def set_note(table: MapTable, field: str, note: str) -> Edited:
 
 
 def set_address(table: MapTable, field: str, address: bool = True) -> Edited:
-    """Mark a field in all its rows as an address in memory, or as no address."""
+    """Mark a field, in all its rows, as an address in memory or as no address."""
     label, item = labelled_field(table, field)
     table, keys = rows_of(table, item)
     cell, words = "", "no address"
@@ -123,7 +123,9 @@ def set_address(table: MapTable, field: str, address: bool = True) -> Edited:
 
 
 def remove(table: MapTable, field: str) -> Edited:
-    """Take away a field's name and all that is said of it; its bits have automatic names again."""
+    """Remove the name of a field and everything stated about it; its bits have automatic names
+    again.
+    """
     label, item = labelled_field(table, field)
     what = f"remove {label}"
     refuse_if(item.automatic, what, "bits without a name", "is a field that has one")

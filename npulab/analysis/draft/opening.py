@@ -1,4 +1,4 @@
-"""New drafts, made from a file, a map, a table, a capture, or from words without names."""
+"""New drafts: from a file, a map, a table, a capture, or from words that have no names yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table as it is in its file: every line keeps its bytes until one of its cells changes."""
+"""A table as its file has it: every line keeps its bytes until one of its cells changes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """A record (one line of the file, or more if a quoted cell has line ends in it), or a comment
-    or a blank line.
+    """A record, a comment, or a blank line. A record is one line of the file; if a quoted cell has
+    line ends in it, it is several.
 
-    ``text`` is the text in the file, with its line end; ``row`` is true for a record. ``was`` is
-    the text that was read, None for a new line; ``key`` is a number that a line keeps through all
+    ``text`` is the text in the file, with its line end. ``row`` is true for a record. ``was`` is
+    the text that was read, None for a new line. ``key`` is a number that a line keeps through all
     edits.
     """
 
@@ -232,8 +232,8 @@ def unified(name: str, before: str, after: str) -> str:
 
 
 def cells(text: str) -> list[Cell]:
-    """Return the cells of a record, split as npulab's reader of tables splits them; at most one
-    cell more than ``MOST_CELLS``.
+    """Return the cells of a record, split as npulab's reader of tables splits them; at most
+    ``MOST_CELLS`` plus one.
     """
     out: list[Cell] = []
     start = 0
@@ -247,8 +247,8 @@ def cells(text: str) -> list[Cell]:
 
 
 def _records(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield (text, True for a record) for each line; lines that a quoted cell runs over are yielded
-    as one text.
+    """Yield (text, True for a record) for each line; a record whose quoted cells have line ends is
+    one text.
     """
     at = 0
     while found := LINE.match(text, at):

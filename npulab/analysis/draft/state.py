@@ -1,5 +1,4 @@
-"""A register map that is being made: named edits, undo, and files that change as little as they
-can."""
+"""A register map in the making: named edits, undo, and files that change as little as possible."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ AGAIN = (
 
 
 class EditStep(NamedTuple):
-    """An edit that was made: its arguments, of types that JSON has, its sentence, and the edited
-    table.
+    """An edit that was made: its arguments, as types of JSON, its sentence, and the table
+    after it.
     """
 
     edit: Mapping[str, Any]
@@ -110,7 +109,7 @@ class Draft:
 
     @property
     def edits(self) -> list[dict[str, Any]]:
-        """The edits of ``steps`` as dicts of types that JSON has; ``replay`` takes them."""
+        """The edits of ``steps`` as dicts of JSON types, which ``replay`` takes."""
         return [dict(step.edit) for step in self._past]
 
     @property
@@ -249,8 +248,9 @@ class Draft:
         )
 
     def remove(self, field: str) -> None:
-        """Take away a field's name and all that is said of it; its bits have automatic names
-        again."""
+        """Remove the name of a field and everything stated about it; its bits have automatic names
+        again.
+        """
         self.edit("remove", field=field)
 
     def move(self, field: str, register: str | int, lsb: int, width: int = 0) -> None:
@@ -313,8 +313,8 @@ class Draft:
         return self._go(self._count + 1)
 
     def _go(self, count: int) -> str:
-        """Go to the table after so many edits; return the sentence of the edit on the way there,
-        blank if there is none.
+        """Go to the table after ``count`` edits. Return the sentence of the edit that was taken
+        back or made again on the way; "" if there is none.
         """
         if not 0 <= count <= len(self._made):
             return ""
@@ -443,8 +443,8 @@ class Draft:
         self._tell()
 
     def _ordered(self, after: dict[Path, bytes]) -> dict[Path, bytes]:
-        """Return the files in the order in which to write them, so that the table on the disk has
-        its enums at every moment: the enums first, unless they lose a line.
+        """Return the files in the order in which they are written. At every moment the table on the
+        disk has its enums: the file of enums comes first, unless it loses a line.
         """
         *_, (path, data) = after.items() or [(self.path or Path(NAME), b"")]
         lost = {*(self._files[path] or b"").splitlines()} - {*data.splitlines()}

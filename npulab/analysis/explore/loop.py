@@ -1,5 +1,6 @@
-"""Plan, predict, capture, learn: the loop between a source of captures and the laws of its
-words."""
+"""The loop between a source of captures and the laws of their words: plan, predict,
+capture, learn.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ from npulab.support.text import part_said, plural
 FIRST = 24  # most layers of the first sweep
 TWICE = 3  # how many layers of the first sweep are asked for again with other weights
 LEAST_BATCH, MOST_BATCH = 8, 48
-# A batch has this share (1 / GROWTH) of the number of captures so far, so that learning does not
-# take most of the time.
+# A batch has 1 / GROWTH times as many layers as there are captures, so that learning does not take
+# most of the time.
 GROWTH = 3
-# Every law is searched again once there are so many times as many captures as at the last search
-# for every law, and at the end.
+# Every law is searched again at the end, and whenever the number of captures has grown by this
+# factor since all laws were searched.
 WHOLE = 2
 RANDOM = 4  # one layer in so many is drawn at random, not planned
 POOL = 400  # number of random layers from which the planned layers of a batch are chosen
@@ -51,8 +52,8 @@ Progress = Callable[["Step"], None]
 
 @dataclass(frozen=True)
 class Step:
-    """The progress of an exploration: how many layers were asked for, the budget, a text on the
-    work that goes on or on the last batch, and, after a batch, the results so far (``found``).
+    """The progress of an exploration: the number of layers that were asked for, the budget, a text
+    about the present work or the last batch, and, after a batch, the results so far (``found``).
     """
 
     asked: int
@@ -63,8 +64,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why layers gave no capture: the number of these layers, the outcome, and the
-    source's message for the first of them."""
+    """A reason why layers gave no capture: the number of these layers, the outcome, and the message
+    of the source for the first of them.
+    """
 
     layers: int
     outcome: str
@@ -78,9 +80,10 @@ class Reason:
 
 
 def reasons_of(outcomes: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
-    """The most frequent reasons among pairs (outcome, message), at most three. Messages count as
-    one reason if they differ only in numbers or inside brackets, where a source puts a layer's
-    parameters.
+    """The most frequent reasons, at most three, among pairs (outcome, message).
+
+    Messages that differ only in numbers, or inside brackets, are one reason: there a source names
+    the parameters of the layer.
 
     >>> outcomes = [("refused", "w 9 is too large"), ("hang", ""), ("refused", "w 12 is too large")]
     >>> print(*reasons_of(outcomes), sep="; ")
@@ -100,14 +103,14 @@ class Explored:
 
     ``laws`` are made from all captures (None with fewer than two). ``sweep`` has the captures with
     their parameters. ``batches`` has a row for each batch that was predicted before it was
-    captured: batch, captures, cells (bits x captures that vary), how many of them the laws
-    ``claimed``, how many claims were ``wrong``, and the ``share`` of the cells that were claimed
-    and right; the same for randomly drawn layers alone (drawn_cells, drawn_claimed, drawn_wrong,
-    drawn_share); and the seconds of capturing and of learning.
+    captured. Its columns are: batch; captures; cells (bits x captures that vary); ``claimed`` (the
+    cells that the laws claimed); ``wrong`` (the claims that were wrong); ``share`` (of the cells,
+    those that were claimed and right); the same for the layers drawn at random alone (drawn_cells,
+    drawn_claimed, drawn_wrong, drawn_share); and the seconds of capturing and of learning.
 
     ``surprises`` has a row for each wrong prediction, ``outcomes`` a row for each layer that was
-    refused, failed or hung, and ``rules`` are the constraints learnt from refusals. ``reasons``
-    says why most of those layers gave no capture.
+    refused, failed or hung. ``rules`` are the constraints learnt from refusals. ``reasons`` says
+    why most of the layers in ``outcomes`` gave no capture.
     """
 
     laws: Laws | None
@@ -225,7 +228,7 @@ def _executor_of(workers: int, executor: Workers) -> Workers:
 
 
 def _stated(ranges: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ranges as JSON has them: lists in the place of tuples."""
+    """Return ranges as JSON holds them: with lists in place of tuples."""
     stated: dict[str, Any] = {}
     for name, allowed in ranges.items():
         stated[name] = allowed
@@ -257,8 +260,8 @@ def need_source(source: object) -> None:
 
 @dataclass
 class _Exploration:
-    """One exploration while it runs. Its state follows from the answers in its store, so that it
-    can be continued.
+    """One exploration while it runs. Its state follows only from the answers in its store, so that
+    it can be continued.
     """
 
     source: Source
@@ -278,7 +281,7 @@ class _Exploration:
     surprises: list[dict[str, Any]] = field(default_factory=list)
     # the rows of the jobs of a role, and the number of answers that they were made from
     known_rows: tuple[int, list[Kept]] = field(default=(0, []))
-    runs: bool = False  # whether a capture has had the role several times
+    runs: bool = False  # True once a capture has several jobs of the role
 
     def explore(self) -> Explored:
         stopped = False
@@ -305,7 +308,7 @@ class _Exploration:
         for reason, frame, seed in self._planned(number):
             rows = [frame.iloc[place].to_dict() for place in range(len(frame))]
             rows = rows[: max(self.budget - len(self.store.answers), 0)]
-            # each answer is on the disk before the next one is waited for
+            # each answer is written to the disk before the next one is awaited
             for place, answer in answers(self.source, rows, seed, self.executor, self.stop):
                 self.store.add(number, reason, seed, rows[place], answer)
                 self._say(f"batch {number}: {reason} layers")
@@ -338,7 +341,7 @@ class _Exploration:
 
     def _most_settling(self, pool: pd.DataFrame, n: int) -> pd.DataFrame:
         """The ``n`` layers of a pool whose captures would decide most between laws. Sizes that only
-        a capture shows are estimated for these layers from the captures so far.
+        a capture shows are estimated from the captures so far.
         """
         assert self.laws is not None
         if n < 1:
@@ -403,15 +406,14 @@ class _Exploration:
     # ---- the answers so far, and the laws made from them ----
 
     def _captured(self) -> list[Kept]:
-        """The answers that have words, except those with another number of words than the first of
-        them.
-        """
+        """The answers that have words, and as many words as the first such answer."""
         rows = self._rows()
         return [kept for kept in rows if len(kept.row) == len(rows[0].row)]
 
     def _rows(self) -> list[Kept]:
-        """The answers that have words, or, if the exploration is of a role, a row for each job of
-        it: the answer with the words of that job and with its place in the run.
+        """The answers that have words. In an exploration of a role there is a row for each job of
+        the role: the answer with the words of that job and its place in the run of jobs of the
+        role.
         """
         with_words = [kept for kept in self.store.answers if kept.words is not None]
         if not with_words or (self.role is None and self.block is None):
@@ -461,8 +463,9 @@ class _Exploration:
         return f"{plural(rows, kind)} {label} of {of}"
 
     def _asked(self) -> tuple[pd.DataFrame, Array]:
-        """Return the parameters of every layer that was asked for, and a mask of the layers without
-        a capture (refused, failed or hung)."""
+        """Return the parameters of every layer that was asked for, and a mask of the layers that
+        gave no capture, because they were refused, failed or hung.
+        """
         frame = pd.DataFrame([kept.parameters for kept in self.store.answers])
         return frame, np.array([kept.outcome != "captured" for kept in self.store.answers])
 
@@ -502,7 +505,7 @@ class _Exploration:
 
     def _learn(self, quick: bool = False) -> None:
         """Search for laws. A ``quick`` search keeps the laws of the batch before that the new
-        captures confirm, and searches for laws only of the bits without one.
+        captures confirm, and searches only for laws of bits that have none.
         """
         captured = self._captured()
         self._say(f"learning from {len(captured)} captures")

@@ -1,4 +1,4 @@
-"""The layers that a source can be asked for, with rules learnt from its refusals."""
+"""The layers that a source can be asked for, limited by rules that are learnt from its refusals."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ Mode = tuple[str, float] | None
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule on layers that a source refuses: it refuses layers in which ``left`` (a parameter, or
-    the product or difference of two) is above, or below, a limit. With a ``mode`` (name, value)
-    it holds only for layers in which that parameter has that value.
+    """A rule on layers that a source refuses: those in which ``left`` is above a limit, or those in
+    which it is below.
+
+    ``left`` is a parameter, or the product or difference of two. With a ``mode`` (name, value) the
+    rule only holds for layers in which the parameter of this name has this value.
     """
 
     left: str
@@ -66,11 +68,11 @@ def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, Array]]:
 
 
 def learnt_rules(asked: pd.DataFrame, refused: Array) -> tuple[Rule, ...]:
-    """Rules that explain which layers were refused; no rule refuses a layer that was captured.
+    """Rules that explain the refused layers; no rule refuses a layer that was captured.
 
-    Each rule in turn is the one that refuses most of the layers that no earlier rule refuses; if
-    several refuse the same number, it is the simplest. At most 12 rules are made, and each refuses
-    at least 2 such layers.
+    The rules are made one by one: each is the rule that refuses most of the layers that no earlier
+    rule refuses, and of several such rules the simplest. There are at most 12 rules, and each
+    refuses at least 2 layers that no earlier rule refuses.
     """
     rules: list[Rule] = []
     rest = refused.copy()
@@ -96,7 +98,7 @@ def learnt_rules(asked: pd.DataFrame, refused: Array) -> tuple[Rule, ...]:
             below = (others < lowest[:, None]).sum(1)
             for is_above, limits, counts in ((True, highest, above), (False, lowest, below)):
                 most = int(counts.argmax())
-                # a rule with a mode must explain one layer more than a rule without
+                # a rule with a mode must explain one layer more than one without a mode
                 if counts[most] > best + (mode is not None):
                     best = int(counts[most])
                     found = Rule(names[most], is_above, float(limits[most]), mode)

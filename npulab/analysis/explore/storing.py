@@ -33,7 +33,7 @@ from npulab.support.refuse import refusing
 
 NAME, CAPTURES, ASIDE = "answers.jsonl", "captures", "set-aside"
 VERSION = 1
-# members of ``Kept`` that are in a line next to the words
+# the members of ``Kept`` that a line holds, besides the words
 STORED = ("number", "batch", "reason", "seed", "parameters", "outcome", "observed", "text")
 MOST_BYTES = 2**28  # most bytes of ``answers.jsonl``; an answer takes some kB
 
@@ -48,7 +48,7 @@ class JobsOf(NamedTuple):
 
     @classmethod
     def of(cls, capture: Capture) -> JobsOf | None:
-        """None for a capture of one job."""
+        """The main job of a capture; None for a capture of one job."""
         if len(capture.jobs) < 2:
             return None
         blocks = [job.block for job in capture.jobs]
@@ -80,7 +80,7 @@ class Kept:
 
     @property
     def row(self) -> np.ndarray:
-        """The words of an answer that has a capture, ``(W,) uint32``."""
+        """``(W,) uint32``: the words of an answer that has a capture."""
         assert self.words is not None
         return self.words
 
@@ -205,8 +205,8 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _refuse_others(folder: Path, torn: bytes, head: bytes) -> None:
-    """Raise ValueError for a folder that is no store, but holds files under the names of a store.
-    ``torn`` is an unfinished first line, which must be the start of ``head``.
+    """Raise ValueError for a folder that is no store, but holds files with the names of a store's
+    files. ``torn`` is an unfinished first line, which must be the beginning of ``head``.
     """
     if not head.startswith(torn):
         raise ValueError(
@@ -252,8 +252,8 @@ def _is_file_of(path: Path, data: bytes) -> bool:
 
 
 def _move_aside(where: Path, aside: Path) -> None:
-    """Move a file or folder that this exploration did not write, or did not finish, to a free name
-    in ``aside``, and say so in a UserWarning.
+    """Move a file or folder to a free name in ``aside``, because this exploration did not write it,
+    or did not finish it; a UserWarning says so.
     """
     aside.mkdir(exist_ok=True)
     place, count = aside / where.name, 1
@@ -270,7 +270,7 @@ def _move_aside(where: Path, aside: Path) -> None:
 
 
 def _stream(capture: Capture) -> Capture:
-    """A capture with its jobs and without its buffers, which take most of the memory."""
+    """A capture without its buffers, which take most of the memory."""
     return replace(capture, buffers={})
 
 
@@ -284,7 +284,7 @@ def _entry_of(kept: Kept) -> dict[str, Any]:
     entry["words"] = ""
     if kept.words is not None:
         entry["words"] = kept.words.astype("<u4").tobytes().hex()
-    # lines of captures of one job stay as earlier versions wrote them
+    # lines of captures of one job have the same form as in earlier versions
     if kept.jobs is not None:
         entry["jobs"] = list(kept.jobs)
     return entry

@@ -269,7 +269,7 @@ def _little_evidence(findings: Findings, solved: Solved, asked: Columns) -> Iter
 
 
 def _compares(condition: Expression) -> bool:
-    """True if a condition says that two numbers, none of which is a constant, are equal or differ."""
+    """True if a condition says that two numbers, both not constant, are equal or differ."""
     equal = condition.op in ("==", "!=")
     return equal and not any(part.op == CONSTANT for part in condition.args)
 

@@ -2,7 +2,7 @@
 the changes of its kind.
 
 A change has a text, the part of an explanation that it replaces, and a function that maps one
-hypothesis to another; so two changes are combined by calling one function after the other.
+hypothesis to another. Two changes are combined by calling one function after the other.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Change(NamedTuple):
 
 
 def changes_of(kinds: Kinds, start: Explanation, output: Array) -> list[Change]:
-    """Return the changes of an explanation that may explain a captured output, by kind, the
-    plainest of each kind first. ``kinds`` are those of the explanation's layer.
+    """Return the changes of an explanation that may explain a captured output, by kind; in each
+    kind the plainest comes first. ``kinds`` are the kinds of changes for the explanation's layer.
     """
     found = []
     for kind, table in kinds:
@@ -68,7 +68,7 @@ def changes_of(kinds: Kinds, start: Explanation, output: Array) -> list[Change]:
 
 
 def varied(output: Array) -> int:
-    """Return how many outputs differ from the most frequent output."""
+    """Return the number of outputs that differ from the most frequent output."""
     _, counts = np.unique(output, return_counts=True)
     return int(output.size - counts.max())
 
@@ -79,7 +79,9 @@ def with_layer(of: Of, **changed: Any) -> Of:
 
 
 def after(of: Of, change: TensorChange) -> Of:
-    """Return the hypothesis with one more change of its outputs, applied after the others."""
+    """Return the hypothesis with one more change of its outputs, which is applied after all
+    others.
+    """
     return replace(of, after=(*of.after, change))
 
 
@@ -224,7 +226,7 @@ def _saturated_sums(sums: Array) -> Array:
 
 def _saturations(start: Hypothesis, output: Array) -> Changes:
     """Yield the ways to add products that predict at least half of a sample of the wrong outputs
-    right.
+    correctly.
     """
     layer, x = start.layer, start.x
     sums = Sums()
@@ -234,7 +236,7 @@ def _saturations(start: Hypothesis, output: Array) -> Changes:
         return
     channels = output.shape[-1]
     wrong = np.flatnonzero(predicted != output)
-    # spread evenly over all wrong outputs, so that no single channel or corner decides
+    # a sample spread evenly over the wrong outputs, so that no channel or corner decides alone
     places = np.linspace(0, wrong.size - 1, min(SEEN, wrong.size))
     sample = wrong[places.astype(int)]
     positions, columns = np.divmod(sample, channels)
@@ -269,8 +271,8 @@ def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
         orders = ["HWC"]
         if kernel != (1, 1) and depth > 1:
             orders.append("CHW")
-        # if the depth is a multiple of the group, no group has products of two taps, so their order
-        # does not matter
+        # if the depth is a multiple of the group, each group has products of one tap, so the order
+        # of the taps does not matter
         if 1 not in kernel and depth % group:
             orders.append("WHC")
         for order, kept in product(orders, stored):
@@ -347,8 +349,8 @@ def _named_paddings(layer: Windowed) -> Iterator[tuple[str, Any]]:
 
 
 def _other_side(border: Pair) -> str:
-    """Return the words for a border whose larger side was moved to the other side: "in front" or
-    "behind".
+    """Return the words for a border whose larger side is on the other side than stated: "in front"
+    or "behind".
     """
     before, behind = border
     if before < behind:
@@ -357,16 +359,16 @@ def _other_side(border: Pair) -> str:
 
 
 def _moved(border: tuple[Pair, Pair], down: int, across: int) -> tuple[Pair, Pair]:
-    """Return the border that moves every window down and across by so many pixels; a negative
-    border cuts the image.
+    """Return the border that moves every window down and across by so many pixels; a side below 0
+    cuts the image.
     """
     (top, bottom), (left, right) = border
     return (top - down, bottom + down), (left - across, right + across)
 
 
 def _with_pads(of: Of, border: tuple[Pair, Pair], **changed: Any) -> Of:
-    """Return the hypothesis with this border, and with the layer changed; a negative side of the
-    border cuts rows or columns off the image, and border that no window reaches is left out.
+    """Return the hypothesis with this border, and the layer changed to fit. A side below 0 cuts
+    rows or columns off the image; a part of the border that no window reaches is left out.
     """
     layer = of.layer
     assert isinstance(layer, Windowed)
@@ -389,7 +391,7 @@ def _with_pads(of: Of, border: tuple[Pair, Pair], **changed: Any) -> Of:
 
 
 def bordered(of: Of, **how: Any) -> Of:
-    """Return the hypothesis in which the border is a part of the image, filled by ``numpy.pad``
+    """Return the hypothesis in which the border is a part of the image: ``numpy.pad`` fills it,
     with the arguments ``how``.
     """
     assert isinstance(of.layer, Windowed)
@@ -418,7 +420,7 @@ def phases(start: Explanation, output: Array) -> Changes:
 
 
 def strides(start: Explanation, output: Array) -> Changes:
-    """Yield the neighbouring strides, whose first window begins where it did."""
+    """Yield the neighbouring strides; the first window begins at the same pixel."""
     layer = start.layer
     if not isinstance(layer, Windowed):
         return
@@ -438,8 +440,9 @@ def _sampled(of: Of, down: int, across: int) -> Of:
 
 
 def with_window(of: Of, output: Array, **changed: Any) -> Of:
-    """Return the hypothesis with another kernel or stride, whose first window begins where it did;
-    the border behind the image is what the last window needs."""
+    """Return the hypothesis with another kernel or stride. The first window begins at the same
+    pixel, and the border behind the image is as large as the last window needs.
+    """
     layer = of.layer
     assert isinstance(layer, Windowed)
     kernel = changed.get("kernel", layer.kernel)
@@ -492,7 +495,7 @@ def _orders(start: Hypothesis, output: Array) -> Changes:
 
 
 def reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, TensorChange]]:
-    """Yield (text, function) for other orders of the elements of a tensor that keep its shape."""
+    """Yield (text, function) for further orders of a tensor's elements that keep its shape."""
     count = shape[-1]
     channels = np.arange(count)
     orders = {

@@ -1,4 +1,4 @@
-"""Changes that are computed from the captured output: unwritten channels, permuted channels,
+"""Changes that are computed from the captured output: unwritten channels, permuted channels, other
 biases.
 
 Each fits many numbers at once, so it is tried only if no plainer change makes the outputs equal.
@@ -30,8 +30,8 @@ BIASES_SHOWN = 4
 
 
 def unwritten(start: Explanation, predicted: Array, output: Array) -> list[Change]:
-    """Return changes for the channels, and for the rows, that hold only one code, 0 or the zero
-    point, although other outputs were predicted: the device probably did not write them.
+    """Return changes for channels, and for rows, in which the captured output is one code, 0 or the
+    zero point, although other outputs are predicted: the device probably did not write them.
     """
     if predicted.shape != output.shape:
         return []
@@ -73,7 +73,7 @@ def _filled(out: Array, axis: int, code: int, places: Array) -> Array:
 
 def permutation(start: Explanation, predicted: Array, output: Array, sums: Any) -> list[Change]:
     """Return the change that permutes the predicted channels so that each equals a captured
-    channel; an empty list if there is none.
+    channel, as a list; empty if there is none.
     """
     places: dict[bytes, list[int]] = {}
     for channel, column in enumerate(_channels(predicted)):
@@ -105,9 +105,11 @@ def _channels(tensor: Array) -> list[bytes]:
 
 
 def other_bias(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -> list[Change]:
-    """Return the change to the biases that explain all outputs of each channel; an empty list if
-    there are none. Each output allows an interval of accumulators, and the intervals of a
-    channel must have a value in common.
+    """Return the change to the biases that explains all outputs of each channel, as a list; empty
+    if there is none.
+
+    Each output allows an interval of accumulators, and all intervals of a channel must have a
+    number in common.
     """
     layer = start.layer
     count = output.shape[-1]

@@ -1,9 +1,8 @@
 """Which neighbouring explanation makes an output that differs equal.
 
-``changes`` is the table of all changes of an explanation, ``fits`` computes changes from the
-output, ``predicting`` computes the output of an explanation, ``pooling`` does both for a pooling;
-here the changes are tried, alone and
-in pairs.
+``changes`` has the table of all changes of an explanation, ``fits`` computes changes from the
+output, ``predicting`` computes the output of an explanation, ``pooling`` does both for a pooling
+layer. Here the changes are tried, alone and in pairs.
 """
 
 from __future__ import annotations
@@ -43,10 +42,12 @@ Fit = Callable[[Any, Array, Array, Any], list[Change]]
 
 
 class Method(NamedTuple):
-    """How a kind of layer is explained: the function that predicts an output, the kinds of changes,
-    the class that keeps sums for many predictions, the fits of one number that are tried with the
-    changes, those that are tried before pairs of changes and after them, and the cost of one
-    prediction in products.
+    """How a kind of layer is explained.
+
+    ``predict`` gives an output; ``kinds`` are the kinds of changes; ``kept`` makes the object that
+    keeps sums for many predictions. The fits ``solved``, of one number, are tried with the changes;
+    ``before_pairs`` and ``after_pairs`` are tried before and after pairs of changes. ``cost`` is
+    that of one prediction in products.
     """
 
     predict: Callable[..., Array]
@@ -59,8 +60,8 @@ class Method(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A change, and how many outputs differ with it. Sorted, changes with equally many mismatches
-    keep the order of the table.
+    """A change, and the number of outputs that differ with it. When they are sorted, changes with
+    equally many mismatches keep the order of the table.
     """
 
     mismatches: int
@@ -301,7 +302,7 @@ class _Search:
         return [present, *sorted(found)]
 
     def _own_rules(self) -> list[Change]:
-        """Return the changes to the rules that the target itself states."""
+        """Return changes to the rules that the target of the capture states."""
         if self.capture is None:
             return []
         changes = []
@@ -382,8 +383,9 @@ class _Search:
 
 
 def _cost_of_weighted(start: Hypothesis, output: Array) -> int:
-    """Return the cost of one prediction in products: to requantize an output, and to prepare a
-    weight, takes the time of some products, and every call takes time too."""
+    """Return the cost of one prediction, in products that take the same time: an output to
+    requantize, a weight to prepare and a call each count as several products.
+    """
     weights = start.layer.weights.size
     products = weights // output.shape[-1] + 200
     return int(output.size * products + 50 * weights + 5_000_000)
@@ -434,8 +436,8 @@ def _reordered(found: list[Tried]) -> bool:
 
 
 def _nearer(few: int, many: int) -> bool:
-    """True if ``few`` mismatches are less than ``many`` by more than chance: any other explanation
-    predicts some of the wrong outputs right.
+    """True if ``few`` mismatches are fewer than ``many`` by more than chance gives: any other
+    explanation predicts some of the wrong outputs correctly.
     """
     return few == 0 < many or many - few > 4 * (many / 64 + 1) ** 0.5
 

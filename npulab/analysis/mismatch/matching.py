@@ -36,7 +36,7 @@ def match(
     captures: Mapping[int, Capture],
     layers: Mapping[int, Layer],
 ) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the number of the operator of each job, and, for each job, the other operators that
+    """Return the number of the operator of each job; and for each job the further operators that
     fit it as well.
     """
     jobs, numbers = list(outlines), list(wanted)
@@ -76,8 +76,8 @@ def match(
 
 
 def _likeness(job: Outline, operator: Outline) -> int:
-    """Return the weight of a pair of job and operator, by how many values of their outlines agree;
-    0 if they are not a pair.
+    """Return the weight of a pair of job and operator, from the number of values in which their
+    outlines agree; 0 if they are not a pair.
     """
     agree = {}
     for name, value in operator.items():
@@ -95,8 +95,8 @@ def _likeness(job: Outline, operator: Outline) -> int:
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """True if two values of outlines are equal; for real numbers, if they are equal up to the
-    rounding of a fixed-point number.
+    """True if two values of outlines are equal; real numbers may differ by the rounding of a
+    fixed-point number.
     """
     if isinstance(a, float):
         return math.isclose(a, b, rel_tol=TOLERANCE)
@@ -104,7 +104,7 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def _alignments(weights: Array) -> list[list[int]]:
-    """Return, for each row, the columns with which it is paired in some heaviest matching that
+    """Return, for each row, the columns with which some heaviest matching pairs it. A matching
     keeps the order of rows and columns.
     """
     before = _heaviest(weights)
@@ -137,8 +137,8 @@ def _lifted(capture: Capture) -> Layer | None:
 
 
 def _histogram(layer: Layer | None) -> tuple[int, ...] | None:
-    """Return how often each weight code occurs; the zero point counts 0, since lowering may add
-    zero points as fill. None for a layer without weight codes.
+    """Return how often each weight code occurs, None for a layer without weight codes. The zero
+    point counts 0, because lowering may add zero points as fill.
     """
     if not isinstance(layer, Conv2D | FullyConnected) or layer.weights.dtype.kind not in "iu":
         return None

@@ -1,5 +1,5 @@
-"""A recorded run of a whole model on an NPU, checked job by job, to find the first operator that
-went wrong.
+"""A recorded run of a whole model on an NPU, checked job by job to find the first operator whose
+output is wrong.
 """
 
 from __future__ import annotations
@@ -223,11 +223,11 @@ class OperatorCheck:
 
 @dataclass(frozen=True, eq=False)
 class RunCheck(Answer):
-    """The result of a model's run: ``operators`` are the checks in the model's order, one inference
-    after the other.
+    """The result of a run of a model. ``operators`` are the checks in the order of the model, for
+    one inference after the other.
 
-    With ``explain``, ``print`` also shows, for each operator that differs, which change would make
-    its output equal.
+    With ``explain``, ``print`` also shows, for each operator that differs, the change that would
+    make its output equal.
     """
 
     operators: tuple[OperatorCheck, ...]
@@ -346,7 +346,7 @@ def _inferences(captures: Sequence[Capture], operators: int) -> Iterator[Sequenc
 
 @dataclass(frozen=True)
 class _Inference:
-    """The jobs of one inference, and the model with which they are compared."""
+    """The jobs of one inference, and the model that they are compared with."""
 
     number: int
     captures: Sequence[Capture]

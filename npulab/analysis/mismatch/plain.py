@@ -1,6 +1,5 @@
-"""The output that a hypothesis predicts of a layer that is neither quantized with weights nor a
-pooling (an addition, a layer of float16, a network), and its changes, as ``changes`` has them for
-layers with weights.
+"""The predicted output of a layer that is neither quantized with weights nor a pooling, such as an
+addition, a layer of float16 or a network; and the changes of its explanation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The output that a hypothesis about a pooling layer predicts, and its changes: a table of kinds,
-as ``changes`` has them for layers with weights.
+"""The predicted output of a pooling layer, and the changes of its explanation: a table of kinds,
+like that of ``changes``.
 
-An average is taken in steps, each of which a device may do in its own way: the sum, what a
-register keeps of it, the division at once or by width and height, by reciprocals or not, and the
-rounding.
+An average is taken in steps, and a device may do each of them in its own way: the sum; the bits of
+it that a register keeps; the division, at once or by width and height, with reciprocals or without;
+the rounding.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Average:
-    """The way to an average; by default the sum is divided once, by the taps inside the image.
+    """The steps to an average. By default the sum is divided once, by the number of taps inside the
+    image.
 
     ``divisor`` is one of ``DIVISORS``, ``order`` one of ``ORDERS``. ``kept`` is a register that is
     too narrow. ``centre`` is subtracted from every code before the division and added after it.
@@ -135,10 +136,11 @@ class Pooled(Explanation):
 
 
 class Table(NamedTuple):
-    """The different numbers among sums, by which a function of a sum is computed once for each.
+    """The different sums of windows, for which a function of a sum is computed once each.
 
-    ``numbers`` are ``(1, S)``, ``down`` and ``across`` ``(K, 1)`` the taps inside the image of the
-    windows; ``places`` says where in a table ``(K, S)`` each of the sums ``(N, H, W, C)`` is.
+    ``numbers (1, S)`` are the sums. ``down`` and ``across`` ``(K, 1)`` are the numbers of taps
+    inside the image, for each kind of window. ``places`` gives for each sum ``(N, H, W, C)`` its
+    place in a table ``(K, S)``.
     """
 
     numbers: Array
@@ -148,8 +150,9 @@ class Table(NamedTuple):
 
 
 class Windows:
-    """Sums of windows, and their tables, kept for the images and windows that were asked for first
-    and last."""
+    """Sums of windows and their tables. The first ``MOST_HELD`` that were asked for are kept, and
+    the last one.
+    """
 
     def __init__(self) -> None:
         self._held: dict[tuple[Any, ...], tuple[Any, Any]] = {}
@@ -161,7 +164,9 @@ class Windows:
         return self._kept(key, x, lambda: _windows(layer, x, along))
 
     def table(self, layer: Pool2D, x: Array, along: str = "") -> Table | None:
-        """Return the table of the same sums; None if it would be larger than they are."""
+        """Return the table of the same sums; None if it would have more entries than there are
+        sums.
+        """
         key = ("table", id(x), layer.kind, layer.kernel, layer.stride, layer.pads, along)
         sums = self.of(layer, x, along)
         return self._kept(key, x, lambda: _table(sums, *taps_inside(layer, along)))
@@ -216,7 +221,7 @@ def _windows(layer: Pool2D, x: Array, along: str) -> Array:
 
 
 def _combined(layer: Pool2D, x: Array, axis: int) -> Array:
-    """Return the taps of every window along an axis (0 is the height), combined to one."""
+    """Return the taps of every window combined along one axis (0 is the height)."""
     step, count = layer.stride[axis], layer.output_shape[axis]
     end = (count - 1) * step + 1
     lines = np.moveaxis(x, 1 + axis, 0)
@@ -227,8 +232,9 @@ def _combined(layer: Pool2D, x: Array, axis: int) -> Array:
 
 
 def taps_inside(layer: Pool2D, along: str = "") -> tuple[Array, Array]:
-    """Return how many taps of each window lie inside the image: ``(H, 1, 1)`` of its height,
-    ``(W, 1)`` of its width. Of sums along one axis only, the other has one tap."""
+    """Return the number of taps of each window inside the image: ``(H, 1, 1)`` along its height,
+    ``(W, 1)`` along its width. For sums along one axis, the number along the other is 1.
+    """
     found = []
     for axis in (0, 1):
         first = np.arange(layer.output_shape[axis]) * layer.stride[axis] - layer.pads[axis][0]
@@ -564,8 +570,9 @@ def _between_steps(start: Pooled, output: Array) -> Changes:
 
 
 def _narrow(info: Any, taps: int) -> Iterator[tuple[int, str]]:
-    """Yield the sizes of registers that do not hold every sum of codes, the widest first, and what
-    they may keep."""
+    """Yield the widths in bits of registers that cannot hold every sum of codes, the widest first,
+    and what such a register may keep.
+    """
     ways = [WRAPPED, SATURATED]
     if info.min:
         ways.append(CUT)
@@ -667,10 +674,10 @@ CHANGES: Kinds = (
 
 
 def off_by_multiples(start: Pooled, predicted: Array, output: Array, kept: Windows) -> list[Change]:
-    """Return the change by which every sum is off by a multiple of a power of two, the largest
-    power that explains all outputs; an empty list if there is none.
+    """Return the change by which every sum is off by a multiple of a power of two, as a list; empty
+    if there is none. The power is the largest that explains all outputs.
 
-    A whole number is fitted to each output, so that the outputs that differ have to hold more
+    A whole number is fitted to each output. So the outputs that differ have to hold more
     information than these numbers can.
     """
     layer = start.layer

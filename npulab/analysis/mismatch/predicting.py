@@ -1,4 +1,4 @@
-"""The output that a hypothesis predicts: a layer, its input and rule, and changes of each step."""
+"""The predicted output of a hypothesis: a layer, its input, its rule, and changes of each step."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class CodeLimits(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """An explanation of how an output follows from an input; a step that is None is as in
-    ``emulate``.
+    """An explanation of how an output follows from an input. A step that is None is done as
+    ``emulate`` does it.
 
-    ``clamp`` limits the codes (int64), and the functions ``after`` are applied to the outputs, one
+    ``clamp`` limits the codes (int64). The functions ``after`` are applied to the outputs, one
     after the other.
     """
 
@@ -96,7 +96,7 @@ class Hypothesis(Explanation):
 
 class Sums:
     """Accumulators without bias, kept for two layers: the first and the last that were asked for.
-    Most changes keep the layer of the first.
+    Most changes keep the first layer.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Changes of one number that are solved from the differences: a weight, a bias, a zero point, a
-shift or multiplier; and two channels that are exchanged.
+shift or a multiplier; and two channels that are exchanged.
 
 Each captured output allows an interval of accumulators. A change of one number moves all
-accumulators along a known direction, so each output allows an interval of the number, and the
-number lies in all of them. Directions are tried on a few outputs first.
+accumulators along a known direction, so that each output allows an interval of the number; the
+number lies in all these intervals. Directions are first tried on a few outputs.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ CLOSE = 0.02  # a ratio that is so near to a power of two is one, relatively
 
 
 class Allowed(NamedTuple):
-    """Accumulators ``(N, C)`` of an explanation, and the lowest and the highest that the captured
-    outputs allow; ``wrong`` are the outputs that are predicted wrongly, ``inputs`` those of the
-    layer less their zero point."""
+    """Accumulators ``(N, C)`` of an explanation, with the lowest and the highest accumulators that
+    the captured outputs allow. ``wrong`` marks the outputs that are predicted wrongly; ``inputs``
+    are the inputs of the layer, less their zero point.
+    """
 
     total: Array
     lowest: Array
@@ -71,8 +72,8 @@ def allowed_sums(start: Hypothesis, output: Array) -> tuple[Array, Array]:
 
 
 def _rounding_span(direction: str, real: Array) -> tuple[Array, Array]:
-    """Return how far below, and how far above, an output a real number may lie that is rounded to
-    this output in the given direction.
+    """Return how far below an output, and how far above it, a real number may lie that the given
+    direction rounds to this output.
     """
     if direction == "nearest":
         return np.array(0.5), np.array(0.5)
@@ -82,8 +83,9 @@ def _rounding_span(direction: str, real: Array) -> tuple[Array, Array]:
 
 
 def solved(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -> list[Change]:
-    """Return the changes of one number of a quantized layer that may explain all outputs, and those
-    of two channels that are exchanged."""
+    """Return the changes of one number of a quantized layer, and the exchanges of two channels,
+    that may explain all outputs.
+    """
     if predicted.shape != output.shape:
         return []
     found = _of_codes(start, predicted, output, sums)
@@ -121,7 +123,7 @@ def constant(start: Explanation, predicted: Array, output: Array, kept: Any) -> 
 
 
 def _constant_step(start: Explanation, predicted: Array, output: Array) -> int:
-    """Return the usual difference of the outputs that are not saturated; 0 if there are none."""
+    """Return the most frequent difference of the outputs that are not saturated; 0 if all are."""
     if predicted.shape != output.shape or output.dtype.kind == "f":
         return 0
     low, high = clamp_range(start.layer, output.dtype, start.rule)
@@ -201,7 +203,7 @@ def _places(layer: Weighted, channel: int) -> Array:
 
 
 def _sample(wrong: Array) -> Array:
-    """Return a few places, spread evenly, of those that are wrong and of those that are right."""
+    """Return a few places of wrong outputs and a few of right ones, each spread evenly."""
     found = []
     for places in (np.flatnonzero(wrong), np.flatnonzero(~wrong)):
         spread = np.linspace(0, max(len(places) - 1, 0), min(SEEN, len(places)))
@@ -210,8 +212,10 @@ def _sample(wrong: Array) -> Array:
 
 
 def _between(total: Array, along: Array, lowest: Array, highest: Array) -> tuple[Array, Array]:
-    """Return the least and the most number ``(K,)`` that, times each direction ``(N, K)``, keeps
-    ``total + number * along`` within bounds; least is above most if there is none."""
+    """Return the least and the greatest number ``(K,)`` for each direction ``(N, K)`` with which
+    ``total + number * along`` stays within the bounds. The least is above the greatest if there is
+    none.
+    """
     low, high = (lowest - total)[:, None], (highest - total)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         first, second = low / along, high / along
@@ -230,7 +234,7 @@ def _between(total: Array, along: Array, lowest: Array, highest: Array) -> tuple
 def _zero_points(
     start: Hypothesis, found: Allowed, predicted: Array, output: Array, sums: Sums
 ) -> Iterator[Change]:
-    """Yield the zero points that are off by other steps than the table of changes has."""
+    """Yield zero points that are off by more steps than the changes in the table."""
     layer = start.layer
     if output.dtype == np.int16:  # has no zero points
         return
@@ -249,8 +253,9 @@ def _zero_points(
 
 
 def _whole_steps(found: Allowed, along: Array) -> list[int]:
-    """Return the whole numbers, but for -1, 0 and 1, by which all accumulators may be off along a
-    direction; at most a few."""
+    """Return a few whole numbers, other than -1, 0 and 1, by which all accumulators may be off
+    along a direction.
+    """
     total, lowest, highest = found.total.ravel(), found.lowest.ravel(), found.highest.ravel()
     least, most = _between(total, along.reshape(-1, 1), lowest, highest)
     if not np.isfinite(least[0]) or not np.isfinite(most[0]):
@@ -269,8 +274,9 @@ def _zero_point(name: str, q: Any, step: int) -> Change:
 
 
 def _ratios(start: Hypothesis, found: Allowed, output: Array) -> Iterator[Change]:
-    """Yield the shift, or the multiplier, by which the outputs are off: in all channels, or in the
-    only one that differs."""
+    """Yield the shift or the multiplier by which the outputs are off, in all channels; if only one
+    channel differs, in that one.
+    """
     columns = slice(None)
     where = ""
     if len(found.channels) == 1 and found.total.shape[1] > 1:
@@ -297,8 +303,9 @@ def _ratios(start: Hypothesis, found: Allowed, output: Array) -> Iterator[Change
 
 
 def _powers(total: Array, lowest: Array, highest: Array) -> list[int]:
-    """Return the powers of two by which the accumulators may be off: those that all outputs allow,
-    or else the one that is nearest to the usual ratio of captured to predicted."""
+    """Return the powers of two by which the accumulators may be off: those that all outputs allow;
+    if there are none, the power nearest to the usual ratio of captured to predicted.
+    """
     if not np.any(total):
         return []
     least, most = _between(0 * total.ravel(), total.reshape(-1, 1), lowest.ravel(), highest.ravel())
@@ -438,7 +445,7 @@ def _values(old: Any, least: float, most: float) -> list[Any]:
 
 
 def _bits_apart(old: Any, value: Any) -> int:
-    """Return how many bits of a weight differ between two values."""
+    """Return the number of bits in which two values of a weight differ."""
     kind = old.dtype
     bits = np.array([old, value], kind).view(f"u{kind.itemsize}")
     return int(bits[0] ^ bits[1]).bit_count()

@@ -66,8 +66,8 @@ class Mismatches:
         return "; ".join(parts)
 
     def _differences(self) -> str:
-        """Return the differences as text, the most frequent first; if they are more than ``SHOWN``,
-        their range and mean.
+        """Return the differences as text, the most frequent first. If there are more than ``SHOWN``
+        different ones, the text has their range and mean.
         """
         wrong = self.by_difference[self.by_difference.difference != 0]
         text = ""
@@ -130,9 +130,9 @@ def mismatches(found: Comparison) -> Mismatches:
 
 
 def where(found: Comparison) -> str:
-    """Return where the outputs differ as text: the few rows, columns or channels in which all
-    differences lie, and if they lie at the border, where windows reach into the padding; "" if
-    there is nothing to tell.
+    """Return a text that says where the outputs differ: the rows, columns or channels that hold all
+    differences, if these are few; and if all lie at the border, where windows reach into the
+    padding. "" if neither is so.
 
     Raises ValueError as ``mismatches`` does.
     """
@@ -200,8 +200,8 @@ def touches_padding(layer: Any, size: tuple[int, ...]) -> Array:
 
 
 def in_hex(tensor: Array) -> str:
-    """Return the first bytes of a tensor as text, two hexadecimal digits each; codes are one byte,
-    real numbers are little-endian.
+    """Return the first bytes of a tensor as text, two hexadecimal digits for each. A code is one
+    byte; real numbers are little-endian.
 
     >>> in_hex(np.array([-1, 16]))
     'FF 10'

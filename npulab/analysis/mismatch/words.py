@@ -1,7 +1,8 @@
-"""Fields of the words of a capture, each changed on the target's simulated device: with which value
-the device writes the captured output.
+"""Fields of the words of a capture, each with other values on the target's simulated device: which
+value makes the device write the captured output.
 
-Near values of fields that are not 0 come first: a field that is 0 is at its default.
+Values near the present one are tried first, for fields that are not 0: a field that is 0 is at its
+default.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ DEVICE = "simulated"
 
 
 class Trial(NamedTuple):
-    """A field with another value, as text, and how many outputs of the simulated device differ
-    from the captured ones."""
+    """A field with another value, as text, and the number of outputs that the simulated device then
+    writes wrongly.
+    """
 
     words: str
     mismatches: int
@@ -52,7 +54,9 @@ class Trials(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A raw value for a field of a job, when it is tried, and the capture that has it."""
+    """A raw value to try for a field of a job, its place in the order of trials, and the capture
+    that has it.
+    """
 
     order: int
     words: str
@@ -101,7 +105,7 @@ def field_trials(
 
 
 def _most(capture: Capture) -> int:
-    """Return how many values of fields are tried, at most."""
+    """Return the most values of fields that are tried."""
     size = sum(map(len, capture.buffers.values()))
     return max(WORK // (TRIAL + size), FEWEST)
 
@@ -120,7 +124,9 @@ def _written(changed: Callable[[], Capture]) -> bytes | None:
 
 
 def _differing(output: bytes, captured: Array, places: Array, itemsize: int) -> int:
-    """Return how many elements of two outputs differ; all, if one is too short."""
+    """Return the number of elements in which two outputs differ; all elements, if the lengths of
+    the outputs differ.
+    """
     if len(output) != len(captured):
         return len(places) // itemsize
     wrong = np.frombuffer(output, np.uint8)[places] != captured[places]
@@ -149,7 +155,7 @@ def _name(capture: Capture, task: int, item: Field) -> str:
 
 
 def _others(item: Field, raw: int) -> Iterator[tuple[int, int]]:
-    """Yield other raw values of a field, and when they are tried."""
+    """Yield further raw values of a field, each with its place in the order of trials."""
     held = sum((2**piece.width - 1) * 2**piece.at for piece in item.pieces)
     codes = [code for code, _ in item.names]
     near, far = [raw + 1, raw - 1, *codes], [0, raw + 2, raw - 2, 2 * raw, raw // 2]

@@ -1,9 +1,10 @@
-"""Which bits a decoder's printed values come from, if the decoder is all that we have.
+"""The bits of the words from which the values that a decoder prints come, if nothing but the
+decoder is known.
 
 Every bit of the words gets a code of its own. Each call of the decoder sets every bit to one digit
-of its code, so over the calls each bit of a printed value spells the code of the bit that it
-copies. All codes have the same number of ones, so no code's ones are a part of another's: a value
-bit that is the AND or the OR of several bits spells no code.
+of its code. So over all calls, each bit of a printed value spells the code of the bit that it
+copies. All codes have the same number of ones, so the ones of a code are never a part of the ones
+of another code: a value bit that is the AND or the OR of several bits spells no code.
 
 ``calls`` asks the decoder, ``search`` finds a reading for each field, ``reading`` is the arithmetic
 of a reading, and ``rows`` makes a register map of the readings.
@@ -41,7 +42,7 @@ from npulab.registers.table import MOST_WORDS
 from npulab.support.refuse import refuse_if
 
 TABLE = ["field", "bits", "kind", "value", "false_positive_probability"]
-# fewest checks: with three further digits there are enough codes for all bits of MOST_WORDS words
+# the fewest checks: with three more digits there are enough codes for all bits of MOST_WORDS words
 FEWEST = 3
 MOST = 32  # most checks
 

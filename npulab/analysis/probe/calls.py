@@ -26,8 +26,8 @@ NOTHING = Other("nothing", "nothing")  # the value of a field in a call that doe
 
 @dataclass(frozen=True)
 class HeldBits:
-    """The bits that stay the same in all calls, ``keep`` of ``base`` (both ``(W,) uint32``), and
-    the numbers of the others, ``free``.
+    """The bits that are the same in all calls: those of the mask ``keep``, as in ``base`` (both
+    ``(W,) uint32``). ``free`` are the numbers of all other bits.
     """
 
     base: Array
@@ -38,7 +38,9 @@ class HeldBits:
         return np.flatnonzero(bits_of(self.keep) == 0)
 
     def filled(self, pattern: Array) -> Array:
-        """Return all bits of a call ``(32 * W,)``: those held, and the pattern in the free ones."""
+        """Return all bits of a call ``(32 * W,)``: the held bits, and ``pattern`` in the
+        free bits.
+        """
         bits = bits_of(self.base)
         bits[self.free] = pattern
         return bits

@@ -1,6 +1,4 @@
-"""The arithmetic of one printed field: the bits that it copies, and how its value follows from
-them.
-"""
+"""The arithmetic of one printed field: the bits that it copies, and how they make its value."""
 
 from __future__ import annotations
 
@@ -29,11 +27,11 @@ class BitSource(NamedTuple):
 class Reading:
     """How the value of a printed field follows from the words.
 
-    The sources are the bits of a raw number, in two's complement if ``signed``. The value is ``raw
-    * factor + offset``, divided by ``2 ** right_shift``; or the float32 with the bit pattern
-    ``raw`` if ``f32``; or one of two ``names`` if it is a text.
+    ``sources`` are the bits of a raw number, which is in two's complement if ``signed``. The value
+    is ``raw * factor + offset``, divided by ``2 ** right_shift``; or, if ``f32``, the float32 with
+    the bit pattern ``raw``; or, for a text, one of the two ``names``.
 
-    ``false_positive_probability`` is an upper bound for the chance that a field which is an XOR of
+    ``false_positive_probability`` is an upper bound of the chance that a field which is an XOR of
     bits looks like this reading; it is nan for a constant. A field that is an AND or OR of bits
     cannot look like it if every call was answered. A field that is a copy, or a constant, for
     nearly all words is read as such until a call shows another value.
@@ -56,7 +54,7 @@ class Reading:
 
     @property
     def inversions(self) -> set[bool]:
-        """{False} if all bits are copied as they are, {True} if all are inverted, else both."""
+        """{False} if no bit is inverted, {True} if all are, {False, True} if some are."""
         return {source.inverted for source in self.sources}
 
     @property
@@ -90,8 +88,8 @@ class Reading:
             return Meaning("f32")
         factor, offset = self.factor, self.offset
         if False not in self.inversions:
-            # an inverted raw number is that of all ones less the bits, so the factor changes its
-            # sign
+            # an inverted raw number is the number of all ones less the number of the bits, so the
+            # factor changes its sign
             zeros = np.zeros(1 + max(self.source_bits, default=0), np.uint8)
             offset += factor * self._raw(zeros)
             factor = -factor

@@ -1,4 +1,6 @@
-"""A register map's rows from the readings of a probed decoder, and the fields it cannot hold."""
+"""The rows of a register map for the readings of a decoder, and the fields that a map
+cannot hold.
+"""
 
 from __future__ import annotations
 

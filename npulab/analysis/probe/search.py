@@ -1,5 +1,5 @@
-"""The search for the reading of a field: for each bit of a printed value, the bit of the words
-whose code it spells.
+"""The search for the reading of a field: which bit of the words has the code that a bit of the
+printed value spells.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from npulab.registers.fields import WORD_BITS
 
 @dataclass(frozen=True)
 class Codes:
-    """The digits of the bits' codes in the answered calls, ``(calls, n)``, and the number of each
-    bit in the words (``places``).
+    """The digits of the codes of the free bits in the answered calls, ``(calls, n)``, and in
+    ``places`` the number of each of these bits in the words.
 
-    ``zero`` is True if the first of these calls is that with all bits 0.
+    ``zero`` is True if the first of these calls is the call with all bits 0.
     """
 
     patterns: Array
@@ -33,8 +33,8 @@ class Codes:
     books: dict[bytes, dict[bytes, int | None]] = field(default_factory=dict)
 
     def spelled(self, columns: Array, used: Array) -> list[int | None]:
-        """Return, for each column ``(calls, m)``, the bit whose code it is in the calls ``used
-        (calls,) bool``; None if it is the code of no bit, or of several.
+        """Return, for each column ``(calls, m)``, the bit whose code it spells in the calls ``used
+        (calls,) bool``; None if no bit, or more than one, has this code.
         """
         key = used.tobytes()
         if key not in self.books:
@@ -50,7 +50,7 @@ class Codes:
         return list(map(self.books[key].get, codes))
 
     def bits(self, call: int) -> Array:
-        """Return all bits of a call, up to the last free one; bits that were held are 0."""
+        """Return the bits of a call up to the last free bit; held bits are 0."""
         size = int(self.places[-1]) + 1
         out = np.zeros(size, np.uint8)
         out[self.places] = self.patterns[call]
@@ -64,7 +64,7 @@ class Codes:
         return min(1.0, math.ldexp(len(self.places), 3 - calls)) ** bits
 
     def gate(self, values: Sequence[Any]) -> str:
-        """Return the bit that must have one state for the values to change at all, as the end of a
+        """Return the bit that must be 0, or 1, for the values to change at all, as the end of a
         sentence; "" if there is no such bit, or several.
         """
         found = []
@@ -214,8 +214,8 @@ def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[_View]:
 
 
 def _steps(view: _View, zero: bool) -> Iterator[_View]:
-    """Yield the view unchanged, and, if ``zero``, two views of its numbers as multiples of a step,
-    up and down from the number of the first call, which has all bits 0.
+    """Yield the view unchanged. If ``zero``, also yield two views of its numbers as multiples of a
+    step, counted up and down from the number of the first call, in which all bits are 0.
     """
     yield view
     if not zero:
