@@ -1,12 +1,12 @@
-"""The convolution buffer of a device that stays up: what CDMA puts into it, what CSC reads out of
-it, and what both leave for the next job.
+"""The convolution buffer of a device that runs job after job: what CDMA puts into it, what CSC
+reads out of it, and what both leave for the next job.
 
-CDMA and CSC count lines, kernels and entries, each by its own registers. If the registers of
-the two disagree, CSC reads entries that hold other data, or waits for ever, or leaves entries and
-pointers that spoil the next job. All of it follows from the counters; no field has a rule of its
-own.
+CDMA and CSC each count lines, kernels and entries by their own registers. If the registers of the
+two units disagree, CSC reads entries with wrong data, waits for ever, or leaves entries and
+pointers that spoil the next job. The simulation only keeps these counters: no field has a rule of
+its own for such cases.
 
-This holds for elements of int8 on chips whose entries hold one atom of memory (nv_small). Source:
+It covers int8 elements, on chips whose entries hold one atom of memory (nv_small). Source:
 the RTL of nv_small (CDMA_dc, CDMA_wt, CDMA_status, CSC_sg, CSC_dl, CSC_wl).
 """
 
@@ -53,7 +53,8 @@ SPARE = 2**22  # elements of the windows that are laid out at a time: 16 MiB in 
 
 @dataclass
 class UnitJob:
-    """A job in CDMA or CSC, by the registers of that unit; ``groups`` of kernels are done."""
+    """A job in CDMA or CSC, as the registers of that unit describe it; ``groups`` is the number of
+    groups of kernels that are done."""
 
     unit: ClassVar[str]
     last_kernel: ClassVar[str]  # the register field that holds the number of kernels less 1
@@ -71,7 +72,7 @@ class UnitJob:
 
     @cached_property
     def entries(self) -> int:
-        """The entries that a line counts for, however many its atoms take."""
+        """The number of entries that a line counts as, even if its atoms take another number."""
         return self["D_ENTRY_PER_SLICE.ENTRIES"] + 1
 
     @cached_property
@@ -84,7 +85,7 @@ class UnitJob:
 
     @property
     def kernels(self) -> int:
-        """The kernels of the next group."""
+        """The number of kernels in the next group."""
         if self.groups < self.all_groups - 1:
             return self.lanes
         return self[self.last_kernel] % self.lanes + 1
@@ -92,8 +93,8 @@ class UnitJob:
 
 @dataclass
 class Fetch(UnitJob):
-    """A job in CDMA: ``lines``, ``atoms`` of weights and ``groups`` of kernels that CSC was told of
-    count what is done."""
+    """A job in CDMA. ``lines`` is the number of lines fetched, ``atoms`` that of atoms of weights
+    fetched, ``groups`` that of groups of kernels that CSC was told of."""
 
     unit = "CDMA"
     last_kernel = "D_WEIGHT_SIZE_1.WEIGHT_KERNEL"
@@ -108,8 +109,8 @@ class Fetch(UnitJob):
 
     @cached_property
     def grain(self) -> int:
-        """The lines that are fetched together: of packed features several, which then follow one
-        another in memory."""
+        """The number of lines that are fetched together: several for packed features, whose lines
+        follow one another in memory."""
         if self["D_DAIN_MAP.LINE_PACKED"] and not self["D_DATAIN_FORMAT.DATAIN_FORMAT"]:
             return self["D_FETCH_GRAIN.GRAINS"] + 1
         return 1
@@ -119,7 +120,7 @@ class Fetch(UnitJob):
         return self.lines == self.all_lines and self.groups == self.all_groups
 
     def needed(self) -> int:
-        """Return the bytes of weights after which CSC is told of the next group."""
+        """Return the number of bytes of weights after which CSC is told of the next group."""
         if self.groups == self.all_groups - 1:
             return self["D_WEIGHT_BYTES.WEIGHT_BYTES"]
         per_kernel = self["D_WEIGHT_SIZE_0.BYTE_PER_KERNEL"] + 1
@@ -128,7 +129,7 @@ class Fetch(UnitJob):
 
 @dataclass
 class Sequence(UnitJob):
-    """A job in CSC: ``groups`` of kernels were sent to the multipliers."""
+    """A job in CSC: ``groups`` is the number of groups of kernels sent to the multipliers."""
 
     unit = "CSC"
     last_kernel = "D_WEIGHT_SIZE_EXT_1.WEIGHT_KERNEL"
@@ -140,19 +141,19 @@ class Sequence(UnitJob):
 
     @cached_property
     def lines(self) -> int:
-        """The lines that must be in the buffer before anything is sent."""
+        """The number of lines that must be in the buffer before anything is sent."""
         return self["D_DATAIN_SIZE_EXT_0.DATAIN_HEIGHT_EXT"] + 1
 
     @cached_property
     def released(self) -> int:
-        """The lines that the job gives back at its end."""
+        """The number of lines that the job gives back to CDMA at its end."""
         if self["D_MISC_CFG.SKIP_DATA_RLS"]:
             return 0
         return self["D_RELEASE.RLS_SLICES"] + 1
 
     @cached_property
     def outputs(self) -> int:
-        """The atoms that each group of kernels gives."""
+        """The number of output atoms that each group of kernels gives."""
         if self.image:
             return prod(self.v.pair("CSC.D_DATAOUT_SIZE_0.DATAOUT_{}"))
         return self["D_ATOMICS.ATOMICS"] + 1
@@ -170,8 +171,8 @@ class Sequence(UnitJob):
 
 
 def wrap(entry: Any, size: int) -> Any:
-    """Return an entry, or several, of a part of the buffer with ``size`` entries: it wraps once and
-    no more."""
+    """Return the number of an entry, or of several, wrapped at the end of a part of the buffer with
+    ``size`` entries. As in the hardware, it wraps once: ``size`` is subtracted at most once."""
     return entry - size * (entry >= size)
 
 
@@ -179,12 +180,13 @@ def wrap(entry: Any, size: int) -> Any:
 class Buffer:
     """The buffer, its counters, and the jobs that CDMA and CSC have not finished.
 
-    ``data`` are the entries ``(N, bytes) uint8``. CDMA writes data from entry ``write`` and weights
-    from ``weight_write``; CSC reads from ``read`` and ``weight_read``. ``slices`` are lines that
-    CSC may read, ``valid`` the entries of these lines, ``kernels`` the kernels that it was told of,
-    ``held`` the entries of weights that CSC did not give back. ``late`` are (lines, entries of
-    each) that CSC gives back when its next job starts. ``banks`` are the banks of the last jobs of
-    CDMA and CSC. If not ``keeps``, entries are counted only, and nothing may be computed of them.
+    ``data`` has the content of all entries, ``(N, bytes) uint8``. CDMA writes data from entry
+    ``write`` on and weights from ``weight_write`` on; CSC reads from ``read`` and ``weight_read``
+    on. The following are numbers: ``slices`` of lines that CSC may read, ``valid`` of their
+    entries, ``kernels`` of kernels that CSC was told of, ``held`` of entries of weights that CSC
+    has not given back. ``late`` is (lines, entries of each line) that CSC gives back when its next
+    job starts. ``banks`` has the banks that the last jobs of CDMA and CSC use. If ``keeps`` is
+    False, entries are only counted: they have no content, so no sums can be computed.
     """
 
     features: dict[str, int]
@@ -210,7 +212,7 @@ class Buffer:
 
     @property
     def depth(self) -> int:
-        """The entries of a bank."""
+        """The number of entries in a bank."""
         return self.features["cbuf_entries"]
 
     def add(self, v: Fields, memory: Memory) -> None:
@@ -271,7 +273,7 @@ class Buffer:
         self.read = wrap((self.read + lines * entries) % 2**ENTRY_BITS, size)
 
     def _lines(self) -> bool:
-        """Fetch the lines of CDMA's job for which there is room; True if there were some."""
+        """Fetch the lines of CDMA's job for which the buffer has room; True if any were fetched."""
         fetch = next(iter(self.fetches), None)
         if fetch is None or not fetch.started or fetch.lines == fetch.all_lines:
             return False
@@ -300,7 +302,8 @@ class Buffer:
         """Put the next lines of features into the buffer; groups of ``grain`` lines begin at the
         entries ``starts``.
 
-        In a group the order is surface, line, column: what is put later stays.
+        In a group the order is surface, line, column. If two atoms go to one entry, the later one
+        stays.
         """
         atom = fetch.v.features["memory_atom"]
         width = fetch["D_DATAIN_SIZE_0.DATAIN_WIDTH"] + 1
@@ -400,8 +403,8 @@ class Buffer:
         self.sequences.popleft()
 
     def _windows(self, sequence: Sequence) -> Windows:
-        """Return the windows of a job's next group: the windows of an earlier group, if it began
-        in the same column."""
+        """Return the windows of a job's next group. If an earlier group began in the same column,
+        its windows are used again."""
         columns = sequence["D_DATAOUT_SIZE_0.DATAOUT_WIDTH"] + 1
         shift = sequence.groups * sequence.outputs % columns
         if shift not in sequence.windows:
@@ -457,8 +460,9 @@ class Buffer:
 class Windows:
     """The elements that CSC reads for the outputs of a group of kernels, from a buffer as it was.
 
-    ``read`` is the entry of the first line. Columns of outputs are counted through all groups of a
-    job, so that a group begins in column ``shift``; rows are counted anew for each.
+    ``read`` is the entry of the first line. Columns of outputs are counted on from group to group
+    of a job, so a group may begin in a column other than 0: ``shift``. Rows are counted from 0 in
+    each group.
     """
 
     sequence: Sequence
@@ -472,7 +476,7 @@ class Windows:
 
     @property
     def terms(self) -> int:
-        """The products of a sum."""
+        """The number of products in a sum."""
         return prod(self.kernel) * self.blocks * self.data.shape[1]
 
     def add(self, layout: Weights, stored: bytes) -> Sums:
@@ -494,7 +498,7 @@ class Windows:
 
     @property
     def step(self) -> int:
-        """The outputs whose elements are laid out together."""
+        """The number of outputs whose elements are laid out at a time."""
         return max(1, SPARE // self.terms)
 
     def _block(self, number: int) -> Array:
@@ -537,8 +541,8 @@ class Windows:
         return np.concatenate(found, 1)
 
     def elements(self, start: int, stop: int) -> Array:
-        """Return what the taps of some outputs read, ``(outputs, block, row, column, lane)`` in one
-        axis: int8."""
+        """Return the int8 elements that the taps of outputs ``start`` to ``stop`` read: a row for
+        each output, its columns in the order (block, row, column, lane)."""
         job = self.sequence
         columns = job["D_DATAOUT_SIZE_0.DATAOUT_WIDTH"] + 1
         row, column = np.divmod(np.arange(start, stop) + self.shift, columns)
@@ -561,8 +565,8 @@ class Windows:
 def _image_reader(sequence: Sequence, layout: Weights, stored: bytes) -> Sums:
     """Return the function of (start, stop) to the sums of an image's outputs.
 
-    Where CDMA puts the pixels into the buffer is not known, so that only jobs that are an image for
-    CDMA too have sums; of others they are 0.
+    It is not known where CDMA puts pixels into the buffer. So an image is read from memory, if the
+    job is an image for CDMA too; else the sums are 0.
     """
 
     @cache

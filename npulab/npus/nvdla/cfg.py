@@ -4,7 +4,7 @@
 ``mem_init(mem, address, size, ALL_ZERO);``         memory set aside and zeroed
 ``mem_load(mem, address, "file.dat");``             an image put into it
 ``reg_write(NVDLA_UNIT.REGISTER_0, value);``        a register write
-``poll_reg_equal(NVDLA_UNIT.REGISTER_0, value);``   the register is read until it compares so
+``poll_reg_equal(NVDLA_UNIT.REGISTER_0, value);``   the register is read until it equals the value
 ``poll_field_equal(register, mask, value);``        the same for the bits of a mask
 ``reg_read(register);``, ``reg_read_expected``      the register is read once
 ``sync_notify(unit, event);``, ``sync_wait``        order among the player's threads; the order
@@ -12,7 +12,7 @@
 ``intr_notify(unit, event);``                       an operation's interrupt raises an event
 ``check_crc(event, mem, address, size, crc32);``    memory compared when the event comes
 ``check_file(event, mem, address, size, "f.dat");`` the same with all bytes
-``check_nothing(event);``                           an event without a check
+``check_nothing(event);``                           an event at which nothing is compared
 =================================================== ==========================================
 
 ``mem`` is ``pri_mem`` or ``sec_mem``, or 1 or 0 as RAM_TYPE fields have it. Source: the traces of
@@ -52,7 +52,8 @@ ARGUMENTS = {
     "check_nothing": 1,
 }
 PATTERN = "ALL_ZERO"
-# npulab writes a line with this; other traces are of a simulation of the RTL.
+# npulab marks its own traces with a line of this form. Traces without it are from a simulation of
+# the RTL.
 PROVENANCE = "// provenance: "
 WORDS = 2**32
 HEAD_LINES = 8
@@ -199,7 +200,8 @@ def number(text: str, below: int, what: str) -> int:
 
 
 def extent(address: str, size: str) -> tuple[int, int]:
-    """Return address and size of memory; ValueError if it goes past the last address."""
+    """Return address and size of memory. Raises ValueError for a size of 0 and for memory past the
+    last address."""
     start = number(address, ADDRESSES, "address")
     length = number(size, ADDRESSES + 1, "size")
     if not 0 < length <= ADDRESSES - start:

@@ -1,16 +1,17 @@
 """A job of the convolution units, from its registers and memory to the accumulators that it hands
 over to the next unit.
 
-CDMA reads features or an image and the weights, CSC moves windows over them, CMAC multiplies, CACC
-adds up and rounds. Other registers are ignored: banks, entries, packing, releases, the padding on
-the right and below, and operands of disabled steps hold anything in captures. Data that is kept
-from the job before (DATA_REUSE, WEIGHT_REUSE) is read again from where the registers say.
+CDMA reads the weights and the features (or an image), CSC moves windows over them, CMAC multiplies,
+CACC adds up and rounds. These registers are ignored, because captures have any value in them:
+banks, entries, packing, releases, the padding on the right and below, operands of disabled steps.
+Data that the hardware keeps from the job before (DATA_REUSE, WEIGHT_REUSE) is read again from the
+address in the registers.
 
-Elements and weights are multiplied in floating point, in shares of a sum so short that no partial
-sum, in whatever order, leaves the whole numbers that the type holds: 1024 products of int8 reach
-2**24 in float32, and 2**23 products of int16 reach 2**53 in float64, in which the shares are
-joined. Source: the int8 and int16 traces of nvdla/hw for rounding and the accumulator's 32 bits;
-nvdla/hw cmod/cacc for the width of a sum.
+Elements and weights are multiplied in floating point, which is exact here: a sum is cut into
+shares so short that every partial sum, in any order, is a whole number that the type holds. 1024
+products of int8 are at most 2**24, the limit of float32. 2**23 products of int16 are at most 2**53,
+the limit of float64, in which the shares are added. Source: the int8 and int16 traces of nvdla/hw
+for rounding and the accumulator's 32 bits; nvdla/hw cmod/cacc for the width of a sum.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ def handed_over(sums: Array, truncate: int, itemsize: int = 1, rules: Rules = RU
 
 @dataclass(frozen=True)
 class Window:
-    """The movement of windows over an input: the output's sizes, stride, dilation and padding, each
-    as (height, width).
+    """How windows move over an input. The output's size, stride, dilation and padding are
+    (height, width).
 
-    ``before`` is the padding above and to the left; taps outside the input, on any side, read
+    ``before`` is the padding (above, to the left). Taps outside the input, on any side, read
     ``pad_value``.
     """
 
@@ -85,8 +86,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Share:
-    """A part of the products of a sum: of taps ``first`` to ``end``, counted by rows, and of
-    channels ``start`` to ``stop``.
+    """A part of the products of a sum: the products of taps ``first`` up to ``end`` (a kernel's
+    taps are numbered row by row) with channels ``start`` up to ``stop``.
     """
 
     first: int
@@ -239,8 +240,8 @@ def image_sums(fields: Fields, memory: Memory, weights: Array, rules: Rules = RU
 
 
 def _by_pixels(weights: Array, channels: int) -> Array:
-    """Return an image's weights ``(K, R, 1, S * channels)`` as ``(K, R, S, channels)``; if they end
-    within a pixel, the rest of it counts as 0."""
+    """Return an image's weights ``(K, R, 1, S * channels)`` as ``(K, R, S, channels)``. If they end
+    in the middle of a pixel, its last channels are filled with 0."""
     kernels, height, _, depth = weights.shape
     across = -(-depth // channels)
     whole = np.pad(weights[:, :, 0], ((0, 0), (0, 0), (0, across * channels - depth)))
@@ -248,8 +249,8 @@ def _by_pixels(weights: Array, channels: int) -> Array:
 
 
 def _covered(fields: Fields) -> int:
-    """Return the bytes of a processed element; Unsupported for a job that the simulated units do
-    not cover.
+    """Return the number of bytes of an element as it is multiplied. Raises Unsupported for a job
+    that the simulated units do not cover.
     """
     fields.expect("run convolution")
     given = {name: fields.precision(name) for name in PROCESSED if name in fields.values}

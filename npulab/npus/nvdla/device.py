@@ -1,10 +1,10 @@
-"""A device of the RTL that stays up: it runs job after job, and each meets what the jobs
-before it left.
+"""A simulated device of the RTL that runs job after job without a reset: state that a job leaves in
+the units affects the next job.
 
-Each unit counts by its own registers, and only the interrupt of the last unit ends a job. So a
-job whose registers disagree may write the right bytes and leave a unit that never ends, or data in
-front of a unit, which the next job meets. Source: the RTL of nv_small; see ``buffer.py``,
-``streams.py`` and ``readers.py``.
+Each unit counts by its own registers, and a job ends with the interrupt of its last unit only. So a
+job whose registers disagree may write the right bytes and still leave a unit that never ends, or
+data that a unit has not taken. Source: the RTL of nv_small; see ``buffer.py``, ``streams.py`` and
+``readers.py``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Taken = Callable[[int], Any]  # of a number of atoms to their values, which are 
 
 @dataclass
 class Units:
-    """The units of a chip between jobs; a new value is a device after a reset."""
+    """The state of a chip's units between jobs. A new instance is a device after a reset."""
 
     features: Features
     buffer: Buffer = field(init=False)
@@ -66,9 +66,9 @@ class Units:
     def run(
         self, v: Fields, on: Collection[str], memory: Memory, lut: Callable[[], Lut | None]
     ) -> tuple[Cube, Array]:
-        """Run a job of the units ``on``; return the cube that it writes, and the atoms of that
-        cube, ``(surfaces, height, width, lanes)``. ``lut`` is asked for SDP's tables if the job
-        looks up.
+        """Run a job of the units ``on``. Return the cube that it writes, and the cube's content
+        ``(surfaces, height, width, lanes)``. ``lut`` is called for SDP's tables if the job uses
+        them.
 
         Raises Hang, with the reason, for a job whose last unit never ends.
         """
@@ -124,7 +124,7 @@ class Units:
             tables = Tables.of(lut())
         how = Lookup.of(v, "SDP", RULES)
         few(counts.items * counts.atom, "the elements of SDP's output")
-        # any code but that of int8 saturates to 16 bits, of which the lowest 8 are written
+        # Any precision but int8 saturates to 16 bits, and then only the lowest 8 bits are written.
         v = replace(v, values={**v.values, OUT_PRECISION: int(v[OUT_PRECISION] > 0)})
         out = np.empty((counts.items, counts.atom), np.int8)
         for start in range(0, counts.items, BLOCK):
@@ -170,11 +170,12 @@ class Units:
         return found
 
     def _stream(self, name: str, count: int, alone: bool = False) -> Taken | None:
-        """Return the function that takes a number of items of one of SDP_RDMA's streams; None if
-        fewer than ``count`` come up to the end of the reader's job.
+        """Return the function that takes a number of items from one of SDP_RDMA's streams. Return
+        None if the reader's job has fewer than ``count`` items.
 
-        The reader starts its next job once the last one is drained. If it gives two operands and
-        ``alone`` one is taken, it stands still after a surface: the other has no room.
+        The reader starts its next job once all items of its job were taken. If it gives two
+        operands and SDP takes one of them (``alone``), the reader stops after a surface, because
+        there is no room for the other operand.
         """
         while self.readers and self.readers[0].drained:
             self.readers.popleft()
@@ -240,8 +241,8 @@ def _refuse_missing(v: Fields, ram_type: str) -> None:
 
 
 def _as_pdp_reads(v: Fields) -> Fields:
-    """Return the registers as PDP of an int8 chip reads them: no precision, and 3 bits of the
-    kernel."""
+    """Return the registers as PDP of an int8 chip reads them: it ignores the precision, and reads
+    only 3 bits of the kernel's sizes."""
     values = {**v.values, "PDP.D_DATA_FORMAT.INPUT_DATA": 0}
     for name in ("WIDTH", "HEIGHT"):
         kernel = f"PDP.D_POOLING_KERNEL_CFG.KERNEL_{name}"
@@ -250,8 +251,8 @@ def _as_pdp_reads(v: Fields) -> Fields:
 
 
 def _destination(v: Fields, unit: str, shape: tuple[int, ...]) -> Cube:
-    """Return the cube that SDP or PDP writes, of atoms ``(surfaces, height, width, lanes)``; the
-    lowest bits of address and pitches do not count."""
+    """Return the cube that SDP or PDP writes, whose content has the ``shape`` (surfaces, height,
+    width, lanes). The unit ignores the lowest bits of address and pitches."""
     surfaces, height, width, atom = shape
     base, line, plane = v.whole_atoms(*v.places(unit, "DST"))
     config = "DMA_CFG"

@@ -44,13 +44,13 @@ MEANS = (
 
 @dataclass(frozen=True)
 class Format:
-    """A pixel format: elements of ``element`` bytes, pixels of ``pixel`` bytes in the first plane
-    and ``pixel_uv`` in the second, if there is a second.
+    """A pixel format. ``element`` is the size of an element in bytes, ``pixel`` the size of a pixel
+    in the first plane, ``pixel_uv`` that in the second plane, 0 without one.
 
-    ``channels`` are (first, width) of each channel in the order of the convolution. If the width
-    is 0, the channel is the element ``first`` of the pixel; the second plane's elements follow the
-    first's. Else the pixel is a word with the channel in ``width`` bits from bit ``first``, which
-    are moved up to the top of 16 bits.
+    ``channels`` has (first, width) for each channel, in the order of the convolution. If ``width``
+    is 0, the channel is element number ``first`` of the pixel; elements of the second plane are
+    numbered after those of the first. Else the pixel is one word, and the channel is ``width`` bits
+    of it from bit ``first`` on; they become the highest bits of a 16-bit value.
     """
 
     raw: int
@@ -110,9 +110,9 @@ def converted(
     """Return ``(value - offset) * scale / 2**truncate`` rounded half away from zero, of ``bits`` (8
     or 16): int8 or int16.
 
-    ``values`` are whole numbers ``(..., C)`` of at most 17 bits, ``offsets`` 16 bits signed, one or
-    one per channel, ``scale`` 16 bits signed, ``truncate`` 0 to 63. The result is saturated to 17
-    bits, then ``bits``.
+    ``values`` are whole numbers ``(..., C)`` of at most 17 bits. ``offsets`` has one signed 16-bit
+    number, or one for each channel. ``scale`` is a signed 16-bit number, ``truncate`` is 0 to 63.
+    The result is saturated to 17 bits, then to ``bits``.
 
     >>> converted(np.array([3, 5, 255]), 0, 1, 1, 8)
     array([  2,   3, 127], dtype=int8)
@@ -129,7 +129,7 @@ def cube_of(fields: Fields) -> Cube:
     line, plane = fields[PITCHES[0]], fields[PITCHES[1]]
     packed = fields["CDMA.D_DAIN_MAP.LINE_PACKED"] and fields["CDMA.D_DAIN_MAP.SURF_PACKED"]
     if shape[:2] == (1, 1) and packed:
-        # The surfaces of a single pixel are then read as one run, whatever the stride says.
+        # Surfaces of a single pixel are then read as one run; the stride has no effect.
         plane = atom
     return Cube(
         *shape,
@@ -170,8 +170,8 @@ def stored_weights(fields: Fields, itemsize: int = 1, image: bool = False) -> We
 
 
 def weights_of(fields: Fields, itemsize: int, image: bool = False) -> Weights:
-    """Return the layout of the weights; Hang if they have other channels than the features, or take
-    more bytes than CDMA reads.
+    """Return the layout of the weights. Raises Hang if their number of channels is not that of the
+    features, and if they take more bytes than CDMA reads.
     """
     out = stored_weights(fields, itemsize, image)
     if image and out.width != 1:

@@ -62,10 +62,10 @@ Records = tuple[Array, Array, Array]
 class Image:
     """The bytes that a file puts into memory.
 
-    ``data`` begins at the image's start and is zero between the records; ``runs`` ``(n, 2) int64``
-    are (offset, size) of the bytes that the file states, in ascending order, with gaps between
-    them. The ``data`` of a ``packed`` image are the bytes of the runs only, one run after the
-    other.
+    ``runs`` ``(n, 2) int64`` has the (offset, size) of each stretch of bytes that the file states,
+    in ascending order; between two stretches is a gap. ``data`` begins at the image's start and is
+    zero in the gaps. If ``packed`` is True, ``data`` has the bytes of the stretches only, one
+    stretch directly after the other.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Image:
 
     @property
     def extent(self) -> int:
-        """The bytes from the image's first byte to its last, gaps included."""
+        """The number of bytes from the image's start to its last byte, gaps included."""
         if self.packed:
             return int(self.runs[-1].sum())
         return len(self.data)
@@ -285,8 +285,8 @@ def _placed(path: Path, parts: Sequence[Records], text: int) -> Image:
 
 
 def merged(starts: Array, sizes: Array) -> Array:
-    """Return runs ``(n, 2)`` (start, size) that hold the same places as ``runs``, in ascending
-    order and with gaps between them.
+    """Return the runs ``(n, 2)``, each (start, size), that cover the same places as the given
+    runs, in ascending order. Runs that overlap or touch are joined.
 
     >>> merged(np.array([8, 0, 4]), np.array([4, 4, 2])).tolist()
     [[0, 6], [8, 4]]

@@ -44,8 +44,8 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Capture | ValueError]:
-    """Return a capture for each trace, or its ValueError if it is broken, in the order of their
-    names.
+    """Return, by the name of its case, a capture for each trace, or the ValueError if the trace is
+    broken. Names are in ascending order.
 
     They are named and read as ``readers`` says.
     """
@@ -55,9 +55,10 @@ def read(path: Path) -> dict[str, Capture | ValueError]:
 def readers(path: Path) -> dict[str, Callable[[], Capture]]:
     """Return the reader of each trace, by the name of its case, in the order of their names.
 
-    A case has the name of its folder (of its file, if other traces lie next to it), and
-    ``<chip>-<case>`` if several have one name. The names of the folders say the chip. A reader
-    raises as ``read_trace``.
+    A case has the name of its folder, or of its file if other traces lie in the same folder. If
+    several cases would have the same name, they are named ``<chip>-<case>`` or, if they are of one
+    chip too, by their whole path below ``path``. The names of the folders tell the chip. A reader
+    raises the errors of ``read_trace``.
     """
     traces = [(file, _case(file), chip_of(file)) for file in _traces(path)]
     cases = Counter(case for _, case, _ in traces)

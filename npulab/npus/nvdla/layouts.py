@@ -24,22 +24,23 @@ from npulab.npus.nvdla.memory import Memory
 WEIGHT_ALIGN = 128
 # The type of an element, by its bytes.
 TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype("<i2")}
-# Numbers of lanes that are computed at a time: temporaries take some 160 bytes a lane, and stay
+# The number of elements computed at a time: temporaries take some 160 bytes for each, and so stay
 # small next to the cubes.
 BLOCK, MOST_BLOCK, BLOCKS = 2**12, 2**14, 32
 
 
 @dataclass(frozen=True)
 class Cube:
-    """A feature cube in memory: sizes in elements, pitches and ``atom`` in bytes, elements of 1 or
-    2 bytes.
+    """A feature cube in memory. Sizes are in elements of ``itemsize`` (1 or 2) bytes; pitches and
+    ``atom`` are in bytes.
 
     The element (y, x, c) of the tensor ``(height, width, lanes)`` lies ``c // e * plane_pitch + y *
     row_pitch + x * atom + c % e * itemsize`` bytes from the start, where ``e = atom // itemsize``.
-    The lanes are the channels and the fill of the last atom, which the hardware reads, computes and
-    writes like channels. A pitch that is never stepped over, with one row or one surface, may be
-    any number. A cube that is read or written starts at ``base`` of ``memory``. Raises ValueError
-    for sizes below 1, an itemsize other than 1 and 2, and an atom that is not a multiple of it.
+    The lanes of the tensor are the channels and the fill of the last atom, which the hardware
+    reads, computes and writes like channels. With one row or one surface, the pitch of that axis is
+    not used and may be any number. ``memory`` names the memory in which the cube lies, ``base`` is
+    its address there. Raises ValueError for sizes below 1, negative pitches, an itemsize other than
+    1 and 2, and an atom that is not a multiple of the itemsize.
 
     >>> Cube(1, 2, 3, atom=2, row_pitch=4, plane_pitch=8).layout().index_map()
     array([[[ 0,  1,  8,  9],
@@ -77,7 +78,7 @@ class Cube:
 
     @property
     def lanes(self) -> int:
-        """The number of elements in an atom."""
+        """The number of elements in one atom (``e`` above)."""
         return self.atom // self.itemsize
 
     @property
@@ -87,7 +88,7 @@ class Cube:
 
     @property
     def shape(self) -> Shape:
-        """Sizes of the tensor with its padding lanes."""
+        """The shape of the tensor, the fill of the last atom included in its lanes."""
         return self.height, self.width, self.surfaces * self.lanes
 
     @property
@@ -230,11 +231,11 @@ class Weights:
     """Uncompressed weights in memory: ``kernels`` of (height, width, channels), in groups of
     ``group`` kernels and blocks of ``block`` channels; elements of 1 or 2 bytes.
 
-    The order is group, block, row, column, kernel, channel, without fill; the size of all weights
-    is rounded up to 128 bytes with zeros. With ``lines`` of 2 or 4, of an image, as many rows of a
-    kernel lie next to each other, fewer at the kernel's end, and all channels are one block (the
-    source says so, no trace shows it). Raises ValueError for sizes below 1, an itemsize other than
-    1 and 2, and lines that do not fit in a block.
+    The order is group, block, row, column, kernel, channel, the last varying fastest, without fill.
+    After all weights, zeros fill up to a multiple of 128 bytes. An image may have ``lines`` of 2 or
+    4: then this number of a kernel's rows lie next to each other (fewer at the kernel's end), and
+    all channels are one block. The source says so; no trace shows it. Raises ValueError for sizes
+    below 1, an itemsize other than 1 and 2, and lines that do not fit into a block.
 
     >>> Weights(3, 1, 2, 1, group=2, block=8).layout().index_map()[:, 0, :, 0]
     array([[0, 2],

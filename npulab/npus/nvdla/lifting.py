@@ -32,19 +32,19 @@ ADDITION = "tflite-reference"
 
 
 class Cut(ValueError):
-    """A buffer was recorded and is shorter than the words say."""
+    """A recorded buffer is shorter than the words say."""
 
 
 def lift(capture: Capture) -> Lifted:
     """Return the layer of a capture of one job: a convolution with one bias and one scaling, a
     pooling, or an addition.
 
-    Input and output scales are 1 and the weight scales say the multipliers, because words do not
-    distinguish them; the zero points of two inputs that are added are known by their sum only. The
-    input is read from memory, the output from the buffer of that name; a tensor that nobody
-    recorded is None. Raises Unsupported naming what no layer says: other units, tables, PReLU, two
-    roundings, fp16 and int16, an output that is cut; ``Cut`` naming a buffer that the job reads and
-    that is shorter than the words say.
+    Words state only the ratio of the scales. So input and output scales are returned as 1, and the
+    weight scales as the multipliers. Of the zero points of two inputs that are added, words state
+    only the sum. The input is read from memory, the output from the buffer ``output``; a tensor
+    that nobody recorded is None. Raises Unsupported naming what a layer cannot express, such as
+    other units, tables, PReLU, two roundings, fp16 and int16, and for an output that is cut short.
+    Raises ``Cut`` naming a buffer that the job reads and that is shorter than the words say.
     """
     v, units = _job(capture)
     memory = Memory.of(capture)
@@ -84,8 +84,8 @@ def lift(capture: Capture) -> Lifted:
 
 
 def rule_of(capture: Capture) -> str:
-    """Return the rounding rule of a capture: SDP's own; for an addition TensorFlow Lite's, which
-    gives the same results.
+    """Return the rounding rule of a capture: SDP's own or, for an addition, that of TensorFlow
+    Lite, which gives the same results there.
     """
     _, units = _job(capture)
     if units & {*CONVOLUTION} or "SDP" not in units:
@@ -312,7 +312,7 @@ class Taps:
 
     @property
     def needed(self) -> int:
-        """The border after the input that the windows reach."""
+        """How many cells after the input the windows reach."""
         past = behind(self.size, self.out, self.taps, self.stride, self.before, self.dilation)
         return max(past, 0)
 

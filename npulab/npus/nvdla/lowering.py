@@ -69,13 +69,16 @@ def lower(
     """Return the register program of a layer for a chip, its weights (``coefficients``), the
     operands of SDP's stages (``bs``, ``bn``) and, with ``x``, the input.
 
-    Covered are convolutions and fully connected layers of int8 with symmetric weights, one scale
-    or one per channel, no activation or ReLU; max, min and average pooling whose averages the unit
-    rounds as the layer does; additions of two int8 tensors of one scale, if the output's is that
-    times a power of two. Another activation is taken if it gives the same codes as none or ReLU.
-    ``x`` is ``(H, W, C)`` int8, for additions a pair. The whole input and a group of kernels have
-    to fit into the convolution buffer: nothing is cut into several jobs. Raises ValueError for a
-    layer that is not covered, Unsupported for an unknown chip, LookupError for an unknown address.
+    These int8 layers are covered. Convolutions and fully connected layers with symmetric weights,
+    one scale or one per channel, and no activation or ReLU. Max, min and average pooling, if the
+    unit rounds averages as the layer does. Additions of two tensors with the same scale, if the
+    output's scale is that scale times a power of two. Another activation is accepted if it gives
+    the same codes as none or as ReLU.
+
+    ``x`` is ``(H, W, C)`` int8, for additions a pair of them. The whole input and a group of
+    kernels have to fit into the convolution buffer, because a layer is not cut into several jobs.
+    Raises ValueError for a layer that is not covered, Unsupported for an unknown chip, LookupError
+    for an unknown address.
     Source: traces of nvdla/hw; for biases of two bytes, pairs of bias and multiplier, averages and
     padding the RTL simulation of nv_small, 640 layers.
     """
@@ -120,7 +123,8 @@ def lower(
 
 
 def _plain(layer: Conv2D | Pool2D | Add) -> Conv2D | Pool2D | Add:
-    """Return the layer without what it only seems to ask of the units."""
+    """Return the layer as the units run it: a depthwise convolution made dense, and without an
+    activation that changes no code."""
     if isinstance(layer, Pool2D):
         return plain_activation(layer, "lower for nvdla, pooling", (None,))
     if isinstance(layer, Conv2D):
@@ -339,9 +343,9 @@ def _pooling(layer: Pool2D, quantities: Quantities) -> FieldValues:
 
 
 def averages(taps: int, across: int, down: int) -> bool:
-    """True if the reciprocals of width and height, with the rounding and the few bits of PDP after
-    each (``pdp.kept``), give the average of every sum of ``taps`` int8 elements, rounded half away
-    from 0.
+    """True if PDP gives the average, rounded half away from 0, of every sum of ``taps`` int8
+    elements. PDP multiplies the sum by the reciprocals of width and height, and after each rounds
+    and keeps few bits (``pdp.kept``).
 
     >>> averages(16, 4096, 65536), averages(16, 65536, 4096)
     (True, False)

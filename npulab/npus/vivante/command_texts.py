@@ -10,8 +10,7 @@ etna_viv's tools print the form of the first two lines, the kernel driver's dump
 of the last. Commands that load no state, and lines of neither form, are skipped and counted. A text
 may be cut in the middle of a LOAD_STATE, so that states are missing at its end: the states that are
 there are read, and a row of ``parameters["missing"]`` names those that are not. Source: etna_viv's
-``tools/show_egl2_log.py``, etnaviv's
-``etnaviv_gpu.c``.
+``tools/show_egl2_log.py``, etnaviv's ``etnaviv_gpu.c``.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ def _writes(
         _refuse_wrong_note(path, word, head)
         if head.opcode != LOAD_STATE:
             # A command has at least two words. A word whose note names no command belongs to the
-        # command before it.
+            # command before it.
             end = at + 2
             while heads[at] and end < len(words) and words[end].note and not heads[end]:
                 end += 1
@@ -153,8 +152,8 @@ def _writes(
 
 
 def _refuse_wrong_note(path: Path, word: Word, head: Any) -> None:
-    """Raise ValueError if the note of a LOAD_STATE says another base or count than its word, and if
-    the word is no LOAD_STATE."""
+    """Raise ValueError if the note says another opcode, base or count than the word, and if it is
+    the note of a state where the first word of a command is expected."""
     match = BASE.search(word.note)
     if match is None:
         if word.note and not word.is_head:

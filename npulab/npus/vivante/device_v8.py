@@ -22,7 +22,7 @@ SYMBOL_OF_CODE = {7: 2, 3: 3, 6: 4}  # codes without a free bit or an escape
 @dataclass(frozen=True)
 class V8Buffer:
     """The parts of a coefficient buffer: the number of ``bits`` in each core's stream, the bit
-    length of each symbol, the table of zero runs, and the bytes at which streams and biases begin."""
+    length of each symbol, the table of zero runs, and the bytes where streams and biases begin."""
 
     data: bytes
     bits: list[int]
@@ -68,8 +68,8 @@ def kernels(buffer: bytes, v: Values, cores: int) -> Iterator[tuple[int, int, li
 
 
 def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
-    """Return the parts of a buffer that its header describes. Raises Hang for an unknown header, and
-    for parts that reach past the buffer."""
+    """Return the parts of a buffer that its header describes. Raises Hang for an unknown header,
+    and for parts that reach past the buffer."""
     start = up(LENGTHS + 4 * cores, ALIGN)
     if len(buffer) < start or buffer[0] != PLAIN or buffer[1] not in TABLE_BITS:
         raise Hang(

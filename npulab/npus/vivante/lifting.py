@@ -59,13 +59,15 @@ STORED_UP = {"uint8": 0, "int8": 128}
 def lift(capture: Capture) -> Lifted:
     """Return the unlowered layer of an NN job and the TP jobs around it, its input and output.
 
-    Words and TP jobs fix the arithmetic. If they leave several readings (stride 2 with padding
-    whose TP jobs were not recorded, 1x1 on one channel), ``capture.parameters`` decide; without
-    them it is the plainest layer that lowers to the same words (``readings.py``).  int8 models come
-    back as uint8, fully connected layers and additions as the convolution that ran. A job of the
-    vendor's compiler is read in its dialect; kernels that it made square come back as they were, if
-    the cells that it added are empty. Raises ValueError if words or coefficients make no layer, or
-    if they make two, Unsupported without coefficients.
+    Words and TP jobs fix the arithmetic. Several layers may still have the same words, such as
+    stride 2 with padding whose TP jobs were not recorded, or 1x1 on one channel. Then
+    ``capture.parameters`` decide; without them, the plainest layer is taken that lowers to the
+    same words (``readings.py``). An int8 model comes back as uint8, a fully connected layer or an
+    addition as the convolution that ran. A job of the vendor's compiler is read in its dialect.
+    Kernels that it made square come back in their own size if the cells that it added are empty.
+
+    Raises ValueError if words and coefficients fit no layer, or different layers in two dialects.
+    Raises Unsupported without coefficients, and unless there is exactly one NN job.
     """
     _nn_values(capture)
     blocks = [job.block for job in capture.jobs]
@@ -178,16 +180,18 @@ def geometry_of(values: Values, facts: Features, dialect: str | None = None) -> 
 
 
 def extent(capture: Capture, lifted: Lifted) -> range:
-    """Return the bytes of the output's buffer that the jobs write, gaps between rows included."""
+    """Return the range of bytes, from 0, that the jobs write in the output's buffer. It includes
+    the gaps between rows."""
     return range(math.prod(_stored_output(_nn_values(capture), moves_of(capture))))
 
 
 def outline(subject: Capture | Layer) -> Values:
-    """Return outputs (their count), channels, zero points and scale (input * weights / output).
+    """Return the numbers that tell two layers apart: the number of outputs, the channels, the zero
+    points, and the scale (input * weights / output).
 
-    Empty for a capture without an NN job or of an unknown chip, and for layers that drivers make no
-    NN job of. A scale per channel is left out. So are all but outputs and their zero point of an
-    addition: drivers recut it and choose its weights.
+    The result is empty for a capture without an NN job or of an unknown chip, and for a layer of
+    which drivers make no NN job. A scale per channel is left out. An addition has only the number
+    of outputs and their zero point, because drivers cut its tensors anew and choose its weights.
     """
     if isinstance(subject, Capture):
         return _outline_of_words(subject)
@@ -227,7 +231,7 @@ def _outline_of_words(capture: Capture) -> dict[str, Any]:
     }
 
 
-# Steps of a lift, in the order in which they read and refuse
+# Steps of a lift, in the order in which they run
 
 
 def _nn_values(capture: Capture) -> dict[str, Any]:
@@ -249,8 +253,8 @@ def _job_names(capture: Capture) -> str:
 
 
 class Read(NamedTuple):
-    """An NN job as read: its fields with the sizes that the unit works with, the chip's features,
-    the geometry of its coefficients and what they hold."""
+    """An NN job as read: its fields, with sizes as the unit works with them, the chip's features,
+    the geometry of its coefficient buffer, and the buffer's content."""
 
     values: Values
     facts: Features
@@ -259,11 +263,10 @@ class Read(NamedTuple):
 
 
 def _read(capture: Capture, moved: Moved | None = None) -> Read:
-    """Return the NN job, read in the dialect of its writer; with ``moved`` words that no covered
-    layer has are refused.
+    """Return the NN job, read in the dialect of its writer. If ``moved`` is given, words that no
+    covered layer has are refused.
 
-    Raises ValueError if the words leave two dialects in which the coefficients differ, whatever
-    else the words say.
+    Raises ValueError if the words fit two dialects and the coefficients differ between them.
     """
     values = _nn_values(capture)
     dialects = _dialects(capture, values)
@@ -320,7 +323,7 @@ def _read_as(
 
 
 def _same_content(one: Read, other: Read) -> bool:
-    """True if two readings have the same weights, biases and offsets, fill apart."""
+    """True if two readings have the same weights, biases and offsets. Fill is not compared."""
     channels = one.geometry.channels
     for name in ("weights", "bias", "offsets"):
         first = getattr(one.content, name)
@@ -353,8 +356,8 @@ def _refuse_uncovered(values: Values, facts: Features, dialect: str) -> None:
 
 
 def _refuse_gaps(values: Values, moved: Moved) -> None:
-    """Refuse unused bytes between rows or planes of a tensor that TP jobs read or write: TP jobs
-    cannot skip them.
+    """Refuse unused bytes between rows or planes of a tensor that TP jobs read or write, because
+    TP jobs cannot skip them.
     """
     packed = {}
     if moved.image is not None:
@@ -398,7 +401,8 @@ def _is_known(name: str, value: Any) -> bool:
 
 
 def _kernel_known(known: dict[str, Any], values: Values) -> dict[str, int]:
-    """Return the recorded size of the kernel, as it is after its planes were split."""
+    """Return the recorded size of the kernel. If its planes were split, the size is that after
+    splitting."""
     out: dict[str, int] = {}
     for name in ("kernel_h", "kernel_w"):
         if name in known:
@@ -409,8 +413,8 @@ def _kernel_known(known: dict[str, Any], values: Values) -> dict[str, int]:
 
 
 def _bias(content: Coefficients, geometry: Geometry, zero: int) -> Array:
-    """Return the layer's bias: the stored bias with the share of the input's zero point, which
-    drivers take off it, added again.
+    """Return the layer's bias: drivers subtract the input zero point's share before they store it,
+    so that share is added to the stored bias.
     """
     weights = content.weights[: geometry.channels].astype(np.int64)
     sums = (weights - geometry.zero_point).sum((1, 2, 3))
@@ -449,7 +453,7 @@ def _without_border(layer: Conv2D, border: Sides) -> Conv2D:
 
 
 def _quirks(layer: Conv2D, r: Reading, content: Coefficients) -> frozenset[str]:
-    """Return the driver's quirks that coefficients, TP jobs and tile show."""
+    """Return the driver's quirks that can be seen in the coefficients, the TP jobs and the tile."""
     quirks = set()
     if r.vendor:
         quirks.add(VENDOR_DIALECT)
@@ -479,10 +483,10 @@ def _of_int8_model(weights: Array, symbols: tuple[int, ...]) -> bool:
 
 
 def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Features) -> None:
-    """Refuse TP jobs that differ from the jobs that the layer needs, but for the addresses of
-    tensors.
+    """Refuse TP jobs that differ from those that the layer needs. Addresses of tensors are not
+    compared.
 
-    Without any TP job there is nothing to compare: NN jobs are also recorded by themselves.
+    A capture without TP jobs is accepted, because NN jobs are also recorded by themselves.
     """
     registers = capture.maps["TP"]
     given = []
@@ -532,7 +536,7 @@ def _output(capture: Capture, values: Values, moved: Moved) -> Array | None:
 
 
 def _stored_output(values: Values, moved: Moved) -> tuple[int, int, int]:
-    """Return the shape of the output in memory, its axes in the order in which memory has them."""
+    """Return the shape of the output in memory, the axis that varies slowest first."""
     channels = values["out_image_z_size"]
     if moved.hwc_out:
         return *output_size(values), channels

@@ -64,7 +64,7 @@ MORE_ADDRESSES = {
     "padded": 0xA0000000,
     "output-planes": 0xB0000000,
 }
-# The name of the place of a tensor that one move writes and the next reads.
+# The address names of tensors that one move writes and the next reads.
 MOVED = {"transpose": "planes", "pad": "padded"}
 ALIGNMENT, BLOCK_SPACING = 64, 128  # bytes
 STRIDES = (1, 1), (2, 2)
@@ -92,21 +92,22 @@ def lower(
     """Return the capture that Mesa 25 would send for a layer: jobs in order (TP jobs move tensors
     around the NN job), words, commands, coefficients and, with ``x``, the input.
 
-    In the ``dialect`` ``vendor`` the NN job is that of VeriSilicon's compiler of 2025, but for its
-    choices (the target's page has them), without the shader's job that splits planes on V7. The
-    dialect is by default that of ``layer.driver_quirks``, else ``mesa``.
+    In the ``dialect`` ``vendor`` the NN job is that of VeriSilicon's compiler of 2025. Some of its
+    choices have no known law and may differ (the target's page lists them). The shader's job that
+    splits planes on V7 is missing. The default is the dialect of ``layer.driver_quirks``, else
+    ``mesa``.
 
-    ``x`` is ``(H, W, C)`` in the type of the weights, I elements for ``FullyConnected``, a pair for
-    ``Add``.  int8 tensors are moved up by 128 as the driver does. ``features`` are quirks of a
-    driver (``quirks.FEATURES``); ``layer.driver_quirks`` count too. For a chip whose coefficient
-    format is not known the capture has no coefficients, and the kernel cache of its words is sized
-    for weights that are not coded.
+    ``x`` has the type of the weights and the shape ``(H, W, C)``; for ``FullyConnected`` it has I
+    elements, for ``Add`` it is a pair of tensors. int8 codes are moved up by 128, as the driver
+    does. ``features`` are quirks of a driver (``quirks.FEATURES``), in addition to
+    ``layer.driver_quirks``. If the chip's coefficient format is not known, the capture has no
+    coefficients, and the size of the kernel cache in its words is that of uncoded weights.
 
-    The capture departs from Mesa for images that are not square (x is always the columns), for
-    kernels larger than 5x5 and stride 2 layers whose padding Mesa has wrong, for TP jobs that would
-    read past the image, and in the weight order of fully connected layers, which is that of the
-    convolution. A clamp that no code reaches is left out. Raises ValueError for a layer or chip
-    that is not covered, LookupError for an unknown feature or address.
+    The capture differs from Mesa's in these cases: images that are not square (here x is always the
+    column); kernels larger than 5x5 and stride 2 layers whose padding Mesa has wrong; TP jobs that
+    would read past the image; fully connected layers, whose weights have the convolution's order.
+    A clamp that no code reaches is left out. Raises ValueError for a layer or chip that is not
+    covered, LookupError for an unknown feature, dialect or address.
     """
     coded = _plain(_unsigned(layer))
     quirks = _quirks_asked(layer, coded, features, dialect)
@@ -148,9 +149,9 @@ def _quirks_asked(
     features: Iterable[str],
     dialect: str | None,
 ) -> set[str]:
-    """Return the quirks of a layer, as given and coded, with the features and the dialect that the
-    caller asks for; LookupError for an unknown feature or dialect, or for a feature that the vendor
-    does not have."""
+    """Return the quirks of ``layer`` (as the caller gave it) and ``coded`` (the same layer in
+    uint8), with the features and the dialect that the caller asks for. Raises LookupError for an
+    unknown feature or dialect, and for a feature that the vendor does not have."""
     quirks = {*getattr(coded, "driver_quirks", ()), *features}
     if layer.dtype == "int8":
         quirks.add(INT8_MODEL)
@@ -218,8 +219,8 @@ def encoded(
     facts: Features,
     quirks: Set[str],
 ) -> tuple[bytes | None, int]:
-    """Return the coefficient buffer, or None if the chip's format is not known, and how many of its
-    bytes go on chip."""
+    """Return two things: the coefficient buffer, None if the chip's format is not known, and the
+    number of its bytes that go on chip."""
     zero = layer.weight_q.zero_point
     dialect = MESA
     if VENDOR_DIALECT in quirks:
@@ -268,7 +269,8 @@ def encoded(
 
 
 def uncoded_bytes(geometry: Geometry) -> int:
-    """Return the bytes of the largest core's stream if weights were not coded, filled up to 64."""
+    """Return how many bytes the largest core's stream would have if weights were not coded, filled
+    up to a multiple of 64."""
     kernel_bytes = math.prod(geometry.shape[1:]) + KERNEL_BYTES
     return up(HEAD_BYTES + kernel_bytes * geometry.per_core, ALIGNMENT)
 
@@ -304,8 +306,8 @@ def _unsigned(layer: Any) -> Layer:
 
 
 def _plain(layer: Layer) -> Layer:
-    """Return the layer without parameters that have no effect on the unit: a stride where there is
-    one window, equal scales per channel, a clamp that no code reaches.
+    """Return the layer without parameters that change nothing on the unit: a stride along an axis
+    with one window, scales per channel that are all equal, a clamp that no code reaches.
 
     relu6 is ReLU if no code is above 6, as in Mesa (tfl_device.c). Mesa compares real numbers, so
     it leaves a layer whose highest code is 6.00001 to the CPU; the clamp would not change that
@@ -321,7 +323,7 @@ def _plain(layer: Layer) -> Layer:
 
 
 def _refuse_unsupported(layer: Conv2D, facts: Features, widest: int) -> None:
-    """Raise ValueError for the first parameter of a layer that the unit does not have."""
+    """Raise ValueError for the first parameter of a layer that the unit does not support."""
 
     def refuse(wrong: bool, parameter: str, got: object, allowed: str) -> None:
         refuse_if(wrong, f"lower for vivante: {parameter}", got, allowed)
@@ -375,8 +377,8 @@ def _planar(layer: Layer, conv: Conv2D, x: Any) -> Array:
 
 
 def _fits(tensor: Array, layer: Layer) -> bool:
-    """True for a tensor of the layer's type and shape; only the size of a fully connected layer's
-    input counts."""
+    """True for a tensor of the layer's type and shape. For a fully connected layer only the number
+    of elements has to agree."""
     shape = tensor.shape
     if isinstance(layer, FullyConnected):
         shape = (tensor.size,)

@@ -16,10 +16,10 @@ move tensors around it. JJJ is the core of the tensor processor (``tp``, ``lut``
 ``output``      the tensor that the job writes, after it; only without batching
 =============== ====================================================================
 
-Older drivers dump tensors from the start of their buffer, newer drivers from where the tensor lies
-in it; the buffers that several files show distinguish the two. Older drivers count from 0 in each
-part of a model that runs by itself and in each inference, and overwrite earlier files; newer
-drivers count on. Source: Mesa, etnaviv_ml.c of 2024 and of 2025.
+Older drivers dump a tensor from the start of the buffer in which it lies, newer drivers from its
+own first byte. A buffer that several files show tells which driver it was. Older drivers count from
+0 again in each part of a model that runs by itself and in each inference, and so overwrite earlier
+files; newer drivers count on. Source: Mesa, etnaviv_ml.c of 2024 and of 2025.
 """
 
 from __future__ import annotations
@@ -76,8 +76,10 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A job of the driver's list: ``blocks`` are the words ``(W,) uint32`` of its parts, ``values``
-    the fields of the first part, ``files`` its other files by kind."""
+    """A job of the driver's list, in one part for each core that takes part.
+
+    ``blocks`` has the words ``(W,) uint32`` of each part, ``values`` the fields of the first part,
+    ``files`` the job's other files by kind."""
 
     number: int
     block: str
@@ -87,7 +89,7 @@ class Operation:
 
     @property
     def addresses(self) -> dict[str, int]:
-        """The addresses of its tensors, by file kind."""
+        """The addresses of the job's tensors, by the kind of file that holds the tensor."""
         return {name: self.values[field] for name, field in PLACES[self.block].items()}
 
 
@@ -102,10 +104,10 @@ def read(
     """Return a capture for each job of the run, in order, named by its number and its unit
     (``000-tp``, ``001-nn``).
 
-    Without ``chip``, words, cores and coefficient headers decide. A UserWarning says if they leave
-    several chips, if jobs are missing between others and if no output was recorded. Raises
-    ValueError naming the file that is cut short or does not go with the others; LookupError for an
-    unknown chip.
+    Without ``chip``, the likeliest chip is found from words, cores and coefficient headers. A
+    UserWarning says if several chips fit equally, if numbers are missing between those of jobs, and
+    if no output was recorded. Raises ValueError naming a file that is cut short or contradicts the
+    other files of its job. Raises LookupError for an unknown chip.
     """
     if chip is not None and chip not in CHIPS:
         raise LookupError(f"chip: got {chip!r}, allowed are {', '.join(CHIPS)}")
@@ -149,8 +151,8 @@ def _files(path: Path) -> dict[Key, Path]:
 
 
 def _operation(path: Path, number: int, files: Mapping[Key, Path]) -> Operation:
-    """Return the job of a number; ValueError if files of that number are missing or belong to
-    several jobs.
+    """Return the job with a number. Raises ValueError if a file of the job is missing, or if files
+    of this number belong to several jobs.
     """
     mine = {key: file for key, file in files.items() if key.number == number}
     blocks = {key: file for key, file in mine.items() if key.kind in BLOCKS}
@@ -199,7 +201,8 @@ def _words(file: Path, count: int | None = None) -> Array:
 
 
 def _file_bytes(file: Path, begin: int = 0, count: int | None = None) -> bytes:
-    """Return ``count`` bytes of a file from byte ``begin``, without ``count`` all to its end."""
+    """Return ``count`` bytes of a file from byte ``begin`` on; if ``count`` is None, all bytes to
+    the file's end."""
     if count is None:
         count, size = MOST_BYTES, file.stat().st_size
         if size - begin > MOST_BYTES:
@@ -210,10 +213,10 @@ def _file_bytes(file: Path, begin: int = 0, count: int | None = None) -> bytes:
 
 
 def _begins(operations: Sequence[Operation]) -> dict[tuple[int, str], int]:
-    """Return, by number and kind of a tensor's file, the byte in it at which the tensor begins.
+    """Return, by job number and file kind, the byte of the file at which its tensor begins.
 
-    If a tensor lies within a buffer that another file shows from its start, its own file begins at
-    the buffer's start too if both files are of one size; else it begins with the tensor.
+    A tensor may lie inside a buffer that another file shows from the start. If both files have the
+    same size, its own file shows the whole buffer too. Else its file begins with the tensor.
     """
     extents = {}
     for operation in operations:
@@ -298,8 +301,8 @@ def _refuse_short_tensors(operation: Operation, buffers: Mapping[str, bytes]) ->
 
 
 def _as_sent(data: bytes) -> bytes:
-    """Return a plain coefficient buffer without the bytes after its streams, which an earlier owner
-    of the memory page left."""
+    """Return a plain coefficient buffer without the bytes after its streams. An earlier owner of
+    the memory page left those bytes."""
     if len(data) < WORD_BYTES * HEADER_WORDS:
         return data
     sizes = np.frombuffer(data, "<u4", HEADER_WORDS)
@@ -319,8 +322,8 @@ def _plain_cores(sizes: Array) -> int:
 
 
 def _likeliest_chip(path: Path, operations: Sequence[Operation]) -> str:
-    """Return the chip that has most of the recorded signs; of several with equally many, the first
-    in the table.
+    """Return the chip that has most of the features that the jobs show (``_signs``). Of several
+    such chips, return the first in the table.
     """
     scores = dict.fromkeys(CHIPS, 0)
     for operation in operations:

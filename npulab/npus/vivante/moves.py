@@ -1,9 +1,9 @@
 """Moves of tensors around an NN job: jobs of the tensor processor (TP) written and read back.
 
-A job reads its window tile by tile (columns, then rows, then planes) and hands each element to
-nested output loops: loop 0 is the innermost, loop 6 counts on without an end. The work of a move
-is split over the processor's cores, a job each. Addresses are in bytes; cells outside the image
-are the zero point.
+A job reads the elements of a window, tile by tile: columns first, then rows, then planes. Nested
+output loops give the address to which each element is written: loop 0 is the innermost, loop 6 has
+no end. A move is split into a job for each core of the processor that takes part. Addresses are in
+bytes. Elements of the window outside the image are the zero point.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ONE_CORE_WIDTHS, ONE_CORE_PLANES = (224, 320), 3
 
 @dataclass(frozen=True)
 class Move:
-    """TP jobs that move a tensor: their kind, and the names of the buffers that they read and
-    write."""
+    """A move of a tensor by TP jobs: the ``kind`` of the jobs, the name of the buffer that they
+    read (``source``) and of the buffer that they write (``target``)."""
 
     kind: str
     source: str
@@ -43,10 +43,11 @@ class Move:
 class Moved:
     """The effect of a capture's TP jobs around its NN job.
 
-    ``image`` (H, W, C) is the tensor that they read, None if no job comes before the NN job;
-    ``border`` ((top, bottom), (left, right)) is added by a pad job; ``split`` is the (top, left)
-    border of split planes, None if they are not split; ``hwc_in`` and ``hwc_out`` say if input and
-    output are transposed.
+    ``image`` is the (H, W, C) of the tensor that they read, None if no TP job comes before the NN
+    job. ``border`` is the ((top, bottom), (left, right)) that a pad job adds, None without one.
+    ``split`` is the (top, left) border of planes that a job splits, None if no job splits them.
+    ``hwc_in`` is True if a job transposes the input from H x W x C to planes, ``hwc_out`` if a job
+    transposes the output back.
     """
 
     image: Shape | None = None
@@ -57,7 +58,7 @@ class Moved:
 
     @property
     def split_size(self) -> Size:
-        """(rows, columns) of the image that is split, with the border that a job adds."""
+        """(rows, columns) of the image whose planes are split, with the border of a pad job."""
         assert self.image is not None
         (top, bottom), (left, right) = self.border or ((0, 0), (0, 0))
         return top + self.image[0] + bottom, left + self.image[1] + right
@@ -152,8 +153,8 @@ class Ends(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """The rows or columns that a job reads: ``size`` of the image, ``start`` and length of the
-    ``window``, and length of a ``tile``."""
+    """An axis (rows or columns) as a job reads it: the ``size`` of the image, the ``start`` and the
+    length of the ``window``, the length of a ``tile``."""
 
     size: int
     start: int
@@ -162,10 +163,10 @@ class Axis(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A core's share of a dimension: ``size`` outputs made of ``inputs`` after ``before`` cells of
-    border.
+    """A core's share of a dimension: ``size`` outputs, which are made of ``before`` cells of border
+    and the ``inputs`` after them.
 
-    ``read`` and ``written`` count the inputs and outputs in the shares of the cores before it.
+    ``read`` and ``written`` are the numbers of inputs and outputs in the shares of earlier cores.
     """
 
     size: int
@@ -176,11 +177,11 @@ class Share(NamedTuple):
 
 
 def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Iterator[Share]:
-    """Yield the share of each core: the outputs that are left, divided by the number of cores that
-    are left.
+    """Yield the share of each core: the outputs not yet given to a core, divided by the number of
+    cores without a share.
 
-    An output takes ``step`` inputs. The first ``before`` inputs are border, and no share has more
-    inputs than there are.
+    An output takes ``step`` inputs. The first ``before`` inputs are border. The last shares have
+    fewer inputs if there are too few.
     """
     read = written = 0
     for core in range(cores):
@@ -325,7 +326,7 @@ def _job(x: Axis, y: Axis, planes: Shape, loops: Sequence[Size], ends: Ends) -> 
 
 
 def _with_flush(parts: list[Values]) -> list[Values]:
-    """Return the jobs, changed so that only the last of them flushes."""
+    """Return the values of the jobs, changed so that only the last job flushes."""
     for part in parts:
         part["no_flush"] = 1
     parts[-1]["no_flush"] = 0

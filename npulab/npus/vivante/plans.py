@@ -34,14 +34,16 @@ MOST_OUTPUTS = 2**14 - 1  # the largest value of the field out_image_z_size
 class Lowered:
     """A layer as the NN unit runs it.
 
-    ``weights`` are ``(O, planes, kernel_h, kernel_w) uint8``, of a native depthwise layer ``(C, 1,
-    kernel_h, kernel_w)``; ``planes``, ``rows`` and ``columns`` are the sizes of the image that the
-    unit reads. ``pad`` is the (top, left) border that the unit adds; ``border`` is the border that
-    the planes already hold, in rows and columns of the layer's input. ``output`` are the (rows,
-    columns) that leave the unit, ``stride`` is the layer's. ``pooled``: only the first pixel of
-    each 2x2 leaves it; ``split``: the planes are a stride 2 image's, four of each; ``depthwise``:
-    the unit runs it as depthwise; ``runs``: the driver tries to code runs of zero points;
-    ``thinned``: of a stride 2 image only every second row and column is read.
+    ``weights`` are ``(O, planes, kernel_h, kernel_w) uint8``; of a native depthwise layer they are
+    ``(C, 1, kernel_h, kernel_w)``. ``planes``, ``rows`` and ``columns`` are the sizes of the image
+    that the unit reads. ``pad`` is the (top, left) border that the unit adds; ``border`` is the
+    border that the planes already hold, in rows and columns of the layer's input. ``output`` is the
+    (rows, columns) that the unit writes, ``stride`` the stride of the layer.
+
+    The rest are flags. ``pooled``: the unit writes only the first pixel of each 2x2. ``split``:
+    each plane of a stride 2 image was split into four. ``depthwise``: the unit runs the layer as
+    depthwise. ``runs``: the driver tries to code runs of zero points. ``thinned``: the unit reads
+    only every second row and column of a stride 2 image.
     """
 
     weights: Array
@@ -119,11 +121,11 @@ def _full(layer: FullyConnected, widest: int) -> Conv2D:
 
 
 def _addition(layer: Add, facts: Features) -> Conv2D:
-    """Return the convolution that adds two tensors: its image is both tensors in order, and its
-    kernel has a weight for each.
+    """Return the convolution that adds two tensors. Its image is the first tensor, then the second;
+    its kernel has one weight for each.
 
-    The kernel is 2x2 with a single cell in use, over two planes that are cut anew; on V8 it is 1x1,
-    over twice the channels."""
+    On V7 the kernel is 2x2, of which a single cell is used, and each tensor is one plane that is
+    cut into rows anew. On V8 the kernel is 1x1, and the image has twice the channels."""
     *weights, bias, scale = weighted(layer)
     height, width, channels = image_of(layer)
     if facts.get("nn_v8"):
@@ -181,8 +183,9 @@ def plan(
 ) -> Lowered:
     """Return the layer as the NN unit runs it, at stride 1.
 
-    A layer of stride 2 is pooled or has its planes split; depthwise is made dense if the chip has
-    no native depthwise; 1x1 on one channel is made 2x2. The vendor makes kernels square on V7.
+    A stride 2 layer is pooled, or its planes are split, or (vendor, 1x1) it is thinned. A depthwise
+    layer is made dense if the chip has no native depthwise. A 1x1 kernel on one channel is made
+    2x2. The vendor makes kernels square on V7.
     """
     low = _planned(layer, facts, quirks, addition)
     if VENDOR_DIALECT in quirks and not facts.get("nn_v8"):

@@ -29,7 +29,8 @@ from npulab.npus.vivante.quirks import ODD_STRIDE2_TILE, VENDOR_DIALECT
 from npulab.quant.layers import Conv2D, QuantParams
 
 SCALES = "input_scale", "weight_scale", "output_scale"
-# A part of square kernels that is less likely than this to be empty by chance was added.
+# If the probability that a part of square kernels is empty by chance is below this, the vendor
+# added the part.
 UNLIKELY = 0.001
 REFUSED = "lift for vivante: block NN field {name}: got {got}, allowed is {allowed}"
 
@@ -188,11 +189,11 @@ def output_size(values: Values) -> Size:
 
 
 def _agreement(candidate: Candidate, r: Reading) -> tuple[bool, bool]:
-    """Return two booleans: a candidate lowers to the words of the job, and it agrees with the
-    recorded planes.
+    """Return two booleans: whether a candidate lowers to the words of the job, and whether it
+    agrees with the recorded planes.
 
-    Unsplit planes are cut to the words' sizes when the layer is made, so they agree if the lowered
-    layer does not split them either. Split planes have to be of the words' sizes.
+    Unsplit planes were cut to the sizes in the words when the candidate was made, so they agree if
+    the lowered layer has unsplit planes too. Split planes have to have the sizes in the words.
     """
     layer = candidate.layer
     low = plan(layer, r.facts, r.quirks)
@@ -280,10 +281,10 @@ def _is_pointwise(r: Reading, stride: int) -> bool:
 
 
 def _looks_thinned(r: Reading) -> bool:
-    """True if the vendor may have kept every second row and column of the image of a 1x1 layer of
-    stride 2, so that the unit runs it at stride 1.
+    """True if the layer may be a 1x1 layer of stride 2 that the vendor runs at stride 1, by keeping
+    every second row and column of the image.
 
-    The recorded kernel says so, or the ring of the image, which is four times as large.
+    Signs of it are the recorded kernel, and a ring of the image that is four times as large.
     """
     if not r.vendor or r.weights.shape[2:] != (1, 1):
         return False
@@ -392,9 +393,10 @@ def without_squaring(weights: Array, zero: int, known: Values) -> tuple[Array, S
     """Return weights ``(O, planes, rows, columns)`` without the cells that the vendor adds to make
     a kernel square, and how many rows and columns of them lay above and to the left.
 
-    It adds as many rows, or columns, as a kernel is wider than high, half of them before the
-    kernel. Cells that are empty were added if the recorded size of the kernel says so or, without
-    it, if so many would hardly be empty by chance. Either way the layer computes the same.
+    The vendor adds empty rows to a kernel that is wider than high, or columns to one that is higher
+    than wide, half of them before the kernel. Empty cells count as added if the recorded size of
+    the kernel says so. Without a recorded size, they do if so many would hardly be empty by chance.
+    With or without them the layer computes the same.
     """
     rows, columns = weights.shape[2:]
     if rows != columns or not np.any(weights != zero):
@@ -472,8 +474,9 @@ def _reached(
 ) -> tuple[Size, Sides]:
     """Return (H, W) and the border of the image that windows reach.
 
-    The first window begins ``before`` the image and there are ``out`` windows an axis. Cells that
-    no window can reach are cut off; cells that windows reach past the image are border.
+    For each axis, ``before`` is how far the first window begins before the image, and ``out`` is
+    the number of windows. Cells of the image that no window reaches are cut off. Cells outside the
+    image that a window reaches are border.
     """
     shape = []
     border = []

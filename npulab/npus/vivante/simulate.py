@@ -23,9 +23,10 @@ from npulab.npus.vivante.facts import CHIPS, EXPECTED, Values, expected, tensor_
 STREAM_ALIGN = 64
 FIRST_PIXEL = 3
 MEMORY = 2**30  # bytes
-# Output loops of the tensor processor that have a count; the loop around them goes on without end.
+# The number of output loops of the tensor processor that have a count. The loop around them has no
+# end.
 LOOPS = 6
-MOST_ELEMENTS = 2**24  # the most elements that a TP job may move; each is a byte of the image
+MOST_ELEMENTS = 2**24  # the most elements that a TP job may move; an element is a byte of the image
 AT_ONCE = 2**18  # elements that are moved in one step, to bound the index arrays
 ADDRESSES = 2**32
 
@@ -258,7 +259,7 @@ def _superblock(
 ) -> list[tuple[Array, int]]:
     """Return (accumulators, output offset) of the kernels that are resident together.
 
-    Each weight is read once and used for the whole output.
+    Each weight is read from the stream once and applied to all outputs of its kernel.
     """
     planes, kernel_h, kernel_w = v["kernel_z_size"], v["kernel_y_size"], v["kernel_xy_size"]
     height, width = v["out_image_y_size"], v["out_image_x_size"]
@@ -295,8 +296,8 @@ def _cells(
 ) -> list[tuple[int, int]]:
     """Return (row, column) of each cell in stream order.
 
-    In a wide kernel of Mesa two rows come together: the first three columns of both, then the other
-    columns of both.
+    A wide kernel of Mesa goes by pairs of rows: first the first three columns of both rows, then
+    the later columns of both.
     """
     wide = kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL)
     if vendor or not wide:
@@ -344,10 +345,10 @@ class _Weights:
 
 
 def requantized(accumulators: Array, v: Values, bits: int = 15) -> Array:
-    """Return output codes of accumulators, value by value, with integers only.
+    """Return the output codes of accumulators, computed with integers only.
 
-    The multiplier has ``bits`` bits after its leading 1. The shift of V7 counts these bits, that of
-    V8 does not.
+    The multiplier has ``bits`` bits after its leading 1. On V7 the shift field includes these bits,
+    on V8 it does not.
     """
     multiplier, shift = 2**bits + v["post_multiplier"], v["post_shift"]
     if bits > 15:

@@ -61,11 +61,10 @@ def ratio_of(facts: Features, multiplier: int, shift: int) -> float:
 
 
 def folded_zero(facts: Features, zero_point: int) -> int:
-    """Return the factor z so that a stored bias is the layer's bias less z times the sum of the
-    weights.
+    """Return the factor z in: stored bias = bias - z * sum of the weights (less their zero point).
 
-    It is the input's zero point; on V8 the zero point less 128, because the unit works on codes
-    less 128.
+    On V7 z is the input's zero point. On V8 it is the zero point less 128, because the unit
+    subtracts 128 from each code.
     """
     if facts.get("nn_v8"):
         return zero_point - 128
@@ -73,7 +72,7 @@ def folded_zero(facts: Features, zero_point: int) -> int:
 
 
 def _kept(facts: Features) -> int:
-    """Return the bits of fraction that the shift does not count: 0 on V7."""
+    """Return how many bits of the multiplier's fraction the shift does not include: 0 on V7."""
     if facts.get("nn_v8"):
         return MULTIPLIERS["nn_v8"].bits
     return 0
@@ -110,9 +109,10 @@ def tiling(low: Lowered, facts: Features, quirks: Set[str] = frozenset()) -> Til
 def _vendor_tiling(low: Lowered, facts: Features) -> Tiling:
     """Return a tile and superblocks that the vendor's compiler may choose on V7.
 
-    As few superblocks as possible, then the widest and the highest tile that fits, both shared
-    evenly by the tiles. The tiles of all 395 layers are within these limits (V); the compiler often
-    chooses a lower or narrower one, by a law that nobody found (the page says how often).
+    The choice is the fewest superblocks, then the widest, then the highest tile that fits. Columns
+    and rows are then shared evenly by the tiles. The tiles of all 395 layers are within these
+    limits (V). The compiler often chooses a lower or narrower tile, by a law that is not known (the
+    page says how often).
     """
     height, width = low.before_pooling
     tile_w = ceil_div(width, ceil_div(width, WIDEST_TILE))
@@ -248,10 +248,10 @@ def _vendor_values(
     values: dict[str, Any],
     cached: int,
 ) -> dict[str, Any]:
-    """Return the fields that the vendor's compiler writes otherwise than Mesa, ends of rings apart
-    (V).
+    """Return the fields to which the vendor's compiler gives other values than Mesa (V), except the
+    ends of rings.
 
-    Each holds in all 395 layers of A311D of which tile, superblocks and stream sizes are known.
+    Each law holds in all 395 layers of A311D, if tile, superblocks and stream sizes are given.
     """
     v8 = facts.get("nn_v8")
     rows, columns = low.kernel
@@ -328,8 +328,8 @@ def cached_bytes(
     largest: int,
     vendor: bool = False,
 ) -> int:
-    """Return the bytes of coefficients that go on chip, from the bytes of all streams and of the
-    largest."""
+    """Return how many bytes of coefficients go on chip. ``streams`` are the bytes of all streams,
+    ``largest`` those of the largest stream."""
     if vendor and not facts.get("nn_v8"):
         return facts["nn_cores"] * largest
     if facts.get("nn_v8"):

@@ -1,9 +1,9 @@
 """Reads a network binary graph (``.nb``, version 0x00020005): header, sections, records.
 
 ``structures.csv`` has the layouts, ``sections.csv`` the sections by number. A file holds a network:
-its operations, the instructions of the NN and TP units, the command streams that start them, the
-coefficients, and the list of all words that are addresses, which the driver fills in (patches).
-Found in files that the compiler made of layers of our own; nothing of it was read in its headers.
+its operations, the instructions of the NN and TP units, the command streams that start them, and
+the coefficients. Its patches list all words that are addresses, which the driver fills in. The
+format was found in files that the compiler made of layers of our own, not read from source text.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ KNOWN = {int(row["number"]): row for row in read_table(HERE / "sections.csv")}
 
 @dataclass(frozen=True)
 class Section:
-    """A section; ``place`` is the byte of the file at which it begins, ``item`` the bytes of an
-    item as its header states them, ``kept`` the part of a capture that holds it."""
+    """A section: ``place`` is the byte of the file at which it begins, ``item`` the size of an item
+    in bytes, as the section's header states it, ``kept`` the part of a capture that holds it."""
 
     number: int
     name: str
@@ -73,11 +73,11 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A file. ``records`` are the arrays of its tables by name of the section, empty for a section
-    that the file lacks.
+    """A file. ``records`` has the table of each section by its name; the table is empty if the file
+    lacks the section.
 
-    ``headers`` are the bytes of the headers if a word of them that nobody named is not 0, and
-    ``between`` the bytes outside of all headers and sections if one of them is not 0.
+    ``headers`` has the bytes of all headers if one of their words without a name is not 0.
+    ``between`` has the bytes outside of all headers and sections if one of these bytes is not 0.
     """
 
     pid: int
@@ -91,7 +91,7 @@ class Graph:
     between: bytes
 
     def parts(self, table: str, of: str) -> list[bytes]:
-        """The bytes of a section that are the entries of a table of places."""
+        """The bytes of section ``of``, cut into the entries whose places ``table`` states."""
         return _parts(self.records[table], self.sections.get(table), self.sections.get(of), of)
 
 
@@ -209,8 +209,8 @@ def _section(data: bytes, row: Any) -> Section:
 
 
 def _apart(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Return (first byte, byte after it) of all spans in order; raises ValueError for two that
-    overlap."""
+    """Return (first byte, byte after the last) of each span, in ascending order. Raises ValueError
+    if two spans overlap."""
     out: list[tuple[int, int]] = []
     end, before = 0, ""
     for first, after, name in sorted(spans):
@@ -227,7 +227,7 @@ def _apart(spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 def _between(data: bytes, ends: Sequence[tuple[int, int]]) -> bytes:
-    """Return the bytes outside of the spans, nothing if all of them are 0."""
+    """Return the bytes outside of the spans; if all of them are 0, return no bytes."""
     found, end = bytearray(), 0
     for first, after in (*ends, (len(data), len(data))):
         found += data[end:first]

@@ -1,9 +1,9 @@
 """Imports network binary graphs (``.nb``): a capture per file, with a job for each instruction.
 
-The jobs of all operations are in order. An NN or TP job has the words of its map; its start holds
-the states that its command stream loads, and the start of that the words that follow the map in the
-instruction. Operations of other units are jobs of the blocks SH and OP. Words that are addresses
-are 0 in a file; the table ``patches`` of the parameters names them.
+The jobs are in the order of their operations. An NN or TP job has the words of its map. Its start
+is a job too, with the states that its command stream loads; the start of that one has the words
+that follow the map in the instruction. Operations of other units are jobs of the blocks SH and OP.
+Words that are addresses are 0 in a file; the table ``patches`` of the parameters names them.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ States = list[tuple[int, int]]
 
 
 class Operation(NamedTuple):
-    """An operation: its ``number`` in the file, its kind by name, the block of its jobs, its record
-    as words; ``item``, ``layer`` and ``states`` are numbers in other sections, None for none."""
+    """An operation: its ``number`` in the file, the name of its kind, the block of its jobs, and
+    its record as words. ``item``, ``layer`` and ``states`` are numbers of records in other
+    sections, None if the operation has no such record."""
 
     number: int
     kind: str
@@ -169,11 +170,11 @@ def claims(capture: Capture) -> list[Claim]:
 
 
 def split(capture: Capture) -> list[Capture]:
-    """Return a capture for each layer of a network: its jobs in order, and the coefficients if it
-    has one NN job.
+    """Return a capture for each layer of a network: the layer's jobs in order and, if it has
+    exactly one NN job, the coefficients.
 
-    The names are the capture's with the number of the layer. A capture of another kind, or of a
-    single layer, is returned as it is."""
+    Its name is the name of ``capture`` with the number of the layer. A capture that is not from a
+    ``.nb`` file, or has a single layer, is returned as it is."""
     rows = capture.parameters.get(OPERATIONS, ())
     layers: dict[int, list[int]] = {}
     for row in rows:
@@ -257,7 +258,7 @@ def _streams(graph: Graph, operations: Sequence[Operation]) -> list[Stream]:
         f"{sum(sizes)} bytes of command streams that operations send",
         f"are at most {WORD_BYTES * MOST_STATES}",
     )
-    # most operations of a network send the same words
+    # most operations of a network send the same words, so each stream is read once
     known: dict[bytes, Stream] = {}
     for number, part in enumerate(parts):
         if part in known:
@@ -366,7 +367,8 @@ def _of_cores(
 
 
 def _behind(start: Job | None, rest: Job) -> Job:
-    """Return the start of a job: its states, and behind them the rest of its instruction."""
+    """Return the start of a job: its states. The start of this start has the words of the job's
+    instruction that the block's map does not have."""
     if start is None:
         return rest
     return replace(start, start=rest)
@@ -437,8 +439,8 @@ def _owners(graph: Graph, operations: Sequence[Operation]) -> dict[int, Operatio
 
 
 def _address_names(registers: RegisterMap) -> dict[int, str]:
-    """Return a name for each word of a map by its offset: that of its field that is an address, or
-    else that of its widest field."""
+    """Return a name for each word of a map, by its offset: the name of the word's address field or,
+    without one, of its widest field."""
     widths: dict[int, int] = {}
     names = {}
     for item in registers:
@@ -642,7 +644,7 @@ def _scales(
 
 
 def _code(of: str, code: int) -> str:
-    """Return the name of a code, the number if nobody named it."""
+    """Return the name of a code. If nobody named it, return ``of`` and its number, as a text."""
     row = CODES[of].get(code)
     if row is None:
         return f"{of} {code}"
