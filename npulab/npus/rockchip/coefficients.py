@@ -1,4 +1,5 @@
-"""The weights of a capture's convolutions in its coefficient buffer, and its outputs in planes."""
+"""Reads the weights of a capture's convolutions from its coefficient buffer, and its outputs from
+planes."""
 
 from __future__ import annotations
 
@@ -104,8 +105,8 @@ def weight_runs(capture: Capture) -> list[tuple[int, tuple[Raw, Layout]]]:
 
 
 def weights_layout(v: Raw) -> Layout:
-    """Return the layout OHWI with fill of a convolution's weights; raise ValueError for a size of 0
-    or too many weights."""
+    """Return the layout of a convolution's weights, OHWI with fill. Raises ValueError for a size of
+    0 and for too many weights."""
     depthwise = v[words.CONVOLUTION] == DEPTHWISE
     kernels = 1
     if not depthwise:

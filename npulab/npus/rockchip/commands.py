@@ -1,9 +1,10 @@
 """Command words: 64 bits that write a register of a unit, ``target << 48 | value << 16 |
 register``, little-endian.
 
-A target is a unit's id with ``WRITE``. A block of commands ends with four words: the address and
-the amount of the next block (a word of zeros and an amount of 0 if it is the last), ``SYNC``, and
-``ENABLE`` with the units that run. Source: PH, WT (the captures); M for the amount.
+A target is a unit's id with the bit ``WRITE`` set. A block of commands ends with four words: the
+address of the next block (zeros in the last block), the amount of commands of the next block (0 in
+the last), ``SYNC``, and ``ENABLE`` with the units that run. Source: PH, WT (the captures); M for
+the amount.
 """
 
 from __future__ import annotations
@@ -122,10 +123,10 @@ def written(words: Array) -> Array:
 
 def writes(words: Array) -> list[tuple[int, int]]:
     """Return (register, value) of every register that a command stream ``(n,) uint32`` writes, in
-    order; an odd word at its end does not belong to a command.
+    order. If ``n`` is odd, the last word is ignored.
 
-    A dump may leave out the flag of a write: if no command has it, every command that names a
-    register counts.
+    A dump may leave out the bit ``WRITE``: if no command has it, every command that names a
+    register counts as a write.
     """
     pairs = np.ascontiguousarray(words, "<u4")[: len(words) // 2 * 2]
     every = pairs.view(WORDS)
@@ -135,7 +136,7 @@ def writes(words: Array) -> list[tuple[int, int]]:
 
 
 def flagged(words: Array) -> Array:
-    """Return the words ``(n,)`` with the flag of a write in each that names a register."""
+    """Return the words ``(n,)``, with the bit ``WRITE`` set in each that names a register."""
     out = words.copy()
     out["target"][known(words)] |= WRITE
     return out
@@ -162,8 +163,8 @@ def ends(words: Array) -> Array:
 
 
 def split(words: Array, file: Path | str) -> list[Block]:
-    """Return the blocks of words that no record counts: each ends with the words of a block's end,
-    or with the last word."""
+    """Return the blocks of words for which there are no task records: a block ends with the four
+    words of a block's end, or with the last word."""
     blocks = []
     if written(words).any():
         is_sync = (words["target"] == SYNC) & (words["register"] == 0)
@@ -230,7 +231,8 @@ def block_end(
     """Return the words after a block: the address of the next block, how many words it has with its
     end, and the units that run.
 
-    ``cores`` goes above the amount: how many cores share the operation, less 1.
+    ``cores`` is the number of cores that share the operation, less 1; it is stored in the bits
+    above the amount.
 
     >>> [hex(command.value) for command in block_end(0x0D, 0xFFC60380, 73)]
     ['0xffc60380', '0x24', '0x0', '0xd']
@@ -248,8 +250,8 @@ def block_end(
 
 
 def next_amount(words: int) -> int:
-    """Return the amount that stands in the words of a block's end for a number of words, which
-    includes those words.
+    """Return the amount that a block's end states for a next block of ``words`` words, the four
+    words of its own end included.
 
     >>> next_amount(73), next_amount(110)
     (36, 54)

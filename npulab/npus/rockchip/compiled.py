@@ -1,10 +1,10 @@
 """The capture of a compiled model (``.rknn``): a job for each task, the layer as parameters.
 
-A file has three programs: core 0 alone, core 1 alone, both. Each job is labelled with its program
-and core, and with the tensor it makes if that is none of the model's: so the roles of a sweep are
-these. Addresses are offsets in a tensor; the table ``patches`` of the parameters names the tensor
-of each. A model of one convolution has the parameters of its layer, and of an ``.onnx`` file next
-to it.
+A file has three programs: for core 0 alone, for core 1 alone, and for both. The label of a job has
+its program and core. If the job makes a tensor that is not in the model, the label names it too.
+These labels are the roles of a sweep. Addresses are offsets in a tensor; the table ``patches`` of
+the parameters names the tensor of each. If the model is one convolution, the capture has the
+parameters of that layer, and those of an ``.onnx`` file next to the file.
 """
 
 from __future__ import annotations
@@ -221,7 +221,8 @@ def _tensors(compiled: Compiled) -> Iterator[Row]:
 
 
 def _choices(compiled: Compiled, words: np.ndarray) -> Iterator[Row]:
-    """Yield a row for each other value that a command may get; when, is not known."""
+    """Yield a row for each alternative value that the file has for a command. When the alternative
+    is used is not known."""
     for kind in CHOICES:
         for row in compiled.graph[kind]:
             for task, values in enumerate(row["tasks"]):

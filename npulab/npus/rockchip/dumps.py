@@ -1,9 +1,9 @@
 """Importer of the files that recorders of the kernel driver write (texts of GEM buffers, files of
 commands, of task records), and of listings of commands.
 
-A task is a job: the registers that its block of commands writes, in order. Its ``start`` is the
-writes to PC at the block's end, then the task's record. Files are distinguished by their bytes,
-not by their names.
+Each task becomes a job: the registers that its block of commands writes, in order. The job's
+``start`` has the writes to PC at the block's end; the start of that one is the task's record.
+The kind of a file is found from its bytes, not from its name.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """Return a capture per text or per file of commands, by the file's name; task records join the
-    commands that have their blocks.
+    """Return a capture for each text and each file of commands, by the file's name. Task records
+    are added to the capture whose commands have the blocks that they name.
 
     A file of records without commands is a capture of its own. Raises ValueError with the line of
     a text or the byte of another file that is broken.
@@ -247,8 +247,8 @@ def _blocks_in(words: Array, listed: Sequence[Task]) -> tuple[int, list[Block]]:
 def _check_streams(
     path: Path, streams: Mapping[Gem, Array], records: Gem, listed: Sequence[Task]
 ) -> None:
-    """Raise ValueError with the line of the first word that is not a command, in the buffer that
-    holds most commands, as if that began at the page of the first block."""
+    """Raise ValueError with the line of the first word that is not a command. It is looked for in
+    the buffer that holds most commands, which is taken to begin at the page of the first block."""
     counts = {gem: int(written(words).sum()) for gem, words in streams.items()}
     if not any(counts.values()):
         return
@@ -337,9 +337,9 @@ def _by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, Place]:
     """Return (number of the buffer, address) of ``coefficients``, ``input`` and ``output`` of an
     int8 convolution.
 
-    A buffer fits a tensor if its last byte that is not 0 is among the tensor's last, and the three
-    are made in this order (PH, WT). The result is empty if there is no way or several, and for
-    other tasks.
+    A buffer fits a tensor if its last byte that is not 0 lies among the last bytes of the tensor.
+    The runtime makes the three buffers in this order (PH, WT). The result is empty for tasks of
+    another kind, and unless exactly one choice of buffers fits.
     """
     if len(buffers) > MOST_BUFFERS:
         return {}

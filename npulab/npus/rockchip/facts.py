@@ -16,8 +16,8 @@ RANGE = 2**12  # number of register addresses that a unit has
 
 
 def _npu_rows() -> list[dict[str, str]]:
-    """Return the rows of the XML; rows of ``seen.csv``, which is known beyond it, replace the rows
-    that they meet."""
+    """Return the rows of the XML. Rows of ``seen.csv``, which holds what is known beyond the XML,
+    replace the rows with which they share a bit."""
     seen = read_table(HERE / "seen.csv")
     known: set[tuple[int, int]] = set()
     for row in seen:

@@ -72,8 +72,8 @@ def read_gems(path: Path) -> list[Gem]:
 
 
 class _Gems:
-    """A text while it is read: sizes of the opened buffers, finished buffers, the buffer that is
-    being printed (``number`` is -1 between buffers)."""
+    """The state of reading a text: the sizes of opened buffers, the finished buffers, and the
+    buffer whose rows are being read (``number`` is -1 between buffers)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,8 +123,8 @@ class _Gems:
             )
 
     def ends(self, line_number: int, line: bytes) -> bool:
-        """Finish the buffer at another line than a row; return false for a blank line in a buffer
-        that has bytes to come."""
+        """Finish the buffer at a line that is no row of it. Return False, and do not finish it, for
+        a blank line before the buffer's last bytes."""
         if len(self.data) < self.sizes[self.number]:
             if line.startswith(b"["):
                 raise ValueError(

@@ -46,8 +46,8 @@ def weights_shape(
     depthwise: bool = False,
     dtype: str = "int8",
 ) -> tuple[int, int, int, int]:
-    """Return the shape OHWI to which weights are filled up: channels to whole atoms, kernels to an
-    even number.
+    """Return the shape OHWI of weights with their fill: channels are filled up to whole atoms, the
+    number of kernels to an even number.
 
     >>> weights_shape((5, 3, 3, 20)), weights_shape((1, 3, 3, 20), depthwise=True)
     ((6, 3, 3, 32), (1, 3, 3, 32))

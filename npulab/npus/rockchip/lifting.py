@@ -42,11 +42,11 @@ Pair = tuple[int, int]
 def lift(capture: Capture) -> Lifted:
     """Return the layer of the capture's tasks, its input and captured output.
 
-    int8 convolutions come back as they were lowered: as uint8 if ``capture.parameters`` say so,
-    else with the int8 codes in memory; a matrix multiplication to int32 as a 1x1 layer over one
-    column whose output is sums; fp16 captures as a convolution and the elements that follow it, as
-    far as task records or the output show that they ran. Raises ValueError if words or bytes are
-    not a layer's, Unsupported without registers, weights or addresses.
+    An int8 convolution comes back as uint8 if ``capture.parameters`` say so, else with the int8
+    codes in memory. A matrix multiplication to int32 comes back as a 1x1 layer over one column
+    whose output is sums. An fp16 capture comes back as a convolution, with the addition or
+    multiplication (``elements``) after it if task records or the output show that it ran. Raises
+    ValueError if words or bytes fit no layer, Unsupported without registers, weights or addresses.
     """
     jobs, first = _tasks(capture)
     if first[PRECISION] == FP16:
@@ -197,7 +197,7 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
 
 
 def _pitch(v: Raw, width: int, sums: bool) -> int:
-    """Return the bytes from row to row of the input."""
+    """Return the number of bytes from one row of the input to the next."""
     if sums:
         return layouts.ATOM * v["CNA.DMA_CON1.LINE_STRIDE"]
     if v["CNA.CONV_CON1.ARGB_IN"]:
@@ -216,8 +216,8 @@ def _padding(
 
 
 def _joined_rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
-    """Return (output rows, input rows) of all tasks together; raise ValueError if a task does not
-    go on where the tasks before it end."""
+    """Return (output rows, input rows) of all tasks together. Raises ValueError if a task does not
+    begin where the tasks before it end."""
     first = jobs[0]
     pitch = max(pitch, 1)
     notch = first["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"]
@@ -288,8 +288,8 @@ def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[Array, int, Array
 
 
 def _scales(v: Raw, shares: Array) -> float | tuple[float, ...]:
-    """Return the ratio of scales that leads to these words: one number, or one per channel if the
-    shares differ.
+    """Return the ratio of scales (input * weight / output) that these words state: one number, or
+    one for each channel if the shares differ.
     """
     multiplier, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
     by_channel = words.applies(v, "MUL")

@@ -9,10 +9,11 @@
     [  302.972445]   0: 0x02010000000e1004 ( op: 0x0201 reg: 0x1004 value: 0x0000000e )
 
 A field's macro takes the bits as they are stored. Decoders print a register without a name as
-three bare hexadecimal numbers: target, register, value. Words of a hexadecimal row have 64 bits,
-or 32 with the lower half first; gdb prints an address before them, a kernel a time and the number
-of the command, and a patched one the three parts of a word after it or alone. Every other line is
-skipped and counted. Source: Mesa's rocket driver and its decoder; WT; RK68.
+three bare hexadecimal numbers: target, register, value. Words of a hexadecimal row have 64 bits, or
+32 bits with the lower half of a command first. gdb prints an address before the words, a kernel a
+time and the number of the command. A patched kernel prints the three parts of a word after it, or
+the parts alone. All lines of other forms are skipped and counted. Source: Mesa's rocket driver and
+its decoder; WT; RK68.
 """
 
 from __future__ import annotations
@@ -185,8 +186,8 @@ def blocks(words: Array, path: Path) -> list[Block]:
 
 
 def _closing(code: str, at: int) -> int:
-    """Return the place at which the bracket that opened before ``at`` closes, -1 if it does
-    not."""
+    """Return the index in ``code`` at which the bracket that opened before ``at`` closes, -1 if it
+    does not."""
     depth = 1
     for bracket in re.finditer(r"[()]", code[at:]):
         if bracket[0] == "(":

@@ -55,7 +55,7 @@ ADDRESSES = {
     "output": 0x80000000,
 }
 ALIGNMENT = 16
-# Every write of a job in order: register, the value if a layer does not decide it, and a note;
+# Every write of a job in order: register, its value if that is the same for all layers, and a note;
 # writes with the note "reads" exist only with biases.
 ORDER = [
     (row["register"], int(row["value"], 0), row["note"])
@@ -78,17 +78,18 @@ def lower(
     """Return the jobs that Mesa's rocket driver would send for a layer: a job for each task,
     weights, biases, commands and, with ``x``, the input.
 
-    ``x`` is ``(H, W, C)`` in the type of the layer; uint8 codes are moved down by 128 as the driver
-    does. The feature ``int32-output`` (a driver quirk of a lifted layer too) asks for a matrix
-    multiplication that gives its sums: a 1x1 layer over one column, ``x`` is ``(M, 1, K)`` or ``(M,
-    K)``, for a ``FullyConnected`` also ``(K,)``. Chips that round twice have the arithmetic
-    registers and bias blocks of open-rknpu; geometry and weights are as on RK3588.
+    ``x`` is ``(H, W, C)`` in the type of the layer; uint8 codes are moved down by 128, as the
+    driver does. The feature ``int32-output`` asks for a matrix multiplication that writes its sums
+    (a lifted layer may have it as a driver quirk). The layer is then 1x1 over one column, and ``x``
+    is ``(M, 1, K)`` or ``(M, K)``, for a ``FullyConnected`` also ``(K,)``. Chips that round twice
+    have the arithmetic registers and bias blocks of open-rknpu, and the geometry and weights of
+    RK3588.
 
-    It departs from Mesa in three places: weights of more than 16 and less than 32 channels, which
-    Mesa packs without their fill; rows after the first task of a one-channel input; and ReLU, which
-    Mesa leaves to the type's range. A clamp that no code reaches is left out. Raises ValueError for
-    a layer that is not covered, Unsupported for an unknown chip, LookupError for an unknown feature
-    or address.
+    The jobs differ from Mesa's in three cases: weights of more than 16 and fewer than 32 channels,
+    which Mesa packs without their fill; rows after the first task of a one-channel input; and ReLU,
+    which Mesa leaves to the type's range. A clamp that no code reaches is left out. Raises
+    ValueError for a layer that is not covered, Unsupported for an unknown chip, LookupError for an
+    unknown feature or address.
     """
     facts = FACTS.features(chip)
     other = registers_of(chip) != REGISTERS

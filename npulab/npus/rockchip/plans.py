@@ -40,8 +40,9 @@ FIELDS = read_table(FACTS.here / "fields.csv")
 class RowTask(NamedTuple):
     """Rows of a convolution that run in one task.
 
-    It has first row and number of rows of the input, the padding above them, first row and number
-    of rows of the output, and the banks of the convolution buffer for input and for weights.
+    It has the first row and the number of rows of the input, and the padding above them; the first
+    row and the number of rows of the output; and how many banks of the convolution buffer the
+    input gets, and how many the weights.
     """
 
     top: int
@@ -290,9 +291,9 @@ def shares(conv: Conv2D) -> np.ndarray:
 
 
 def padding_word(zero: int, conv: Conv2D) -> int:
-    """Return PAD_VALUE for a zero point: a tap outside the image reads its low byte.
+    """Return PAD_VALUE for a zero point. A tap outside the image reads the low byte of PAD_VALUE.
 
-    The driver repeats that byte in the next in two cases, in which it found this to be needed.
+    In two cases the driver repeats this byte in the second byte, because it found this necessary.
     """
     repeated = conv.kernel[1] >= 3 and zero == -SIGNED
     if not repeated and not (conv.depthwise and zero == 0x0B):

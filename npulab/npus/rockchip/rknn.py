@@ -2,8 +2,8 @@
 
 A header of 64 bytes, a part in FlatBuffers' encoding (``rknn.csv`` has its tables), and a JSON text
 with its length. The blobs of the second part are the constants, the commands and the task records.
-Found in 32 of 63 files made of convolutions for RK3576, and right for the other 31; nothing of it
-was read in the vendor's tools.
+The format was found from 32 of 63 files made of convolutions for RK3576, and holds for the other
+31. Nothing of it was read in the vendor's tools.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ CORES = "PC.REGISTER_AMOUNTS.RESERVED_0"  # the field holds the number of cores 
 
 
 def simulate(capture: Capture) -> bytes:
-    """Return the output buffer after the capture's tasks ran in order; if task records say which
-    tasks ended, after those ran.
+    """Return the output buffer after the capture's tasks ran in order. If task records say which
+    tasks ended, only the tasks that ran by these records (``ran``) are run.
 
     Buffers lie at their addresses. Lanes of the output past ORIG_CHANNEL are 0 (C:dump-+2, which
     adds 2 to one of 8). Raises Hang, with the reason, for sizes of 0, memory that no buffer holds
@@ -62,10 +62,10 @@ def simulate(capture: Capture) -> bytes:
 def ran(jobs: Sequence[Raw]) -> list[Raw]:
     """Return the tasks that ran: all, unless a record says that a task ended.
 
-    Then a program ran if a record says so of one of its tasks, or if it runs on other cores next to
-    such a program; it ran up to the last task that ended or that names cores. The tasks of cores
-    go side by side. A program is a chain of tasks that name the next, for as many cores as its
-    first task says (less one).
+    A program is a chain of tasks, each of which names the next. Its first task states the number of
+    cores (less 1) that it runs on; the tasks of these cores run side by side. If a record says that
+    a task ended, only these programs ran: a program with such a task, and a program that runs on
+    other cores next to one. Each ran up to its last task that ended or that names cores.
     """
     if not _any_ended(jobs):
         return list(jobs)
@@ -233,7 +233,7 @@ def read_planes(
 
 
 def _strides_and_dilations(v: Raw) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (stride, dilation), each (down, along)."""
+    """Return (stride, dilation), each as (rows, columns)."""
     strides = (v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"])
     down = v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1
     along = v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1

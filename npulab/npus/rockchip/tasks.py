@@ -14,7 +14,7 @@ from npulab.npus.kit import WORD_BYTES, Job, refuse_if
 from npulab.npus.rockchip.facts import TABLES, TASK
 
 BYTES = len(TABLES[TASK]) * WORD_BYTES
-# Interrupt masks are below this: a write that clears all interrupts has one less.
+# Interrupt masks are below this: the mask that clears all interrupts is this number less 1.
 INTERRUPTS = 2**17
 UNITS = 2**8
 MOST_COMMANDS = 2**16
@@ -25,8 +25,9 @@ MOST_TASKS, MOST_TOGETHER = 2**13, 2**18  # most records, and most commands of a
 
 @dataclass(frozen=True)
 class Task:
-    """A task record, its fields as in ``tasks.csv``: ``commands`` words without the end of their
-    block, the first at ``command_address``; ``enable_mask`` are the units that run."""
+    """A task record, its fields as in ``tasks.csv``. ``commands`` is the number of command words,
+    without those of the block's end; the first lies at ``command_address``. ``enable_mask`` has a
+    bit for each unit that runs."""
 
     flags: int
     op_index: int
