@@ -67,16 +67,10 @@ def markers(
     needed = next(
         (count for count in range(2, MOST_CAPTURES) if base**count - base >= 2 * elements), 0
     )
-    if not needed:
-        raise ValueError(
-            f"avoid: got all but {base} values, allowed is to leave enough values for "
-            f"{elements} elements"
-        )
-    if captures and captures < needed:
-        raise ValueError(
-            f"captures: got {captures} for {elements} elements with {base} possible values, "
-            f"allowed is {needed} or more"
-        )
+    allowed = f"is to leave enough values for {elements} elements"
+    refuse_if(not needed, "avoid", f"all but {base} values", allowed)
+    given = f"{captures} for {elements} elements with {base} possible values"
+    refuse_if(captures and captures < needed, "captures", given, f"is {needed} or more")
     captures = captures or needed
     # each element gets a number; the digits of this number (in base ``base``) are its values in the
     # captures; numbers whose digits are all the same, the multiples of 11...1, are skipped

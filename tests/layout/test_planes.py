@@ -209,7 +209,10 @@ def test_tiles_are_completed_with_an_element() -> None:
         ({"dtype": "uint5"}, r"^nests: got units of \['uint4'\], allowed are 1, 2, 4 or 8 bits "),
         ({"shape": (5,)}, r"got shape \(4, 2\), allowed is \(5, 2\) with a window "),
         ({"nests": ()}, r"^nests: got units of \[\], allowed are 1, 2, 4 or 8 bits "),
-        ({"nests": (replace(LOW_AND_HIGH, fill=1),)}, r"without xor, add, fill, copies and parts of their"),
+        (
+            {"nests": (replace(LOW_AND_HIGH, fill=1),)},
+            r"without xor, add, fill, copies and parts of their",
+        ),
         (
             {"nests": (replace(LOW_AND_HIGH, window=((0, 4), (0, 1))),)},
             r"^nests: got the units \[0\], allowed is each of 0 to 1 once$",

@@ -370,7 +370,7 @@ def test_layers_are_those_of_the_first_graph() -> None:
     assert len(model.network.layers) == 1
     with pytest.raises(
         ValueError,
-        match=r"^others: got a graph with buffers of its own, allowed are those of the first$",
+        match=r"^others: got a graph with buffers of its own, allowed are those of the first graph$",
     ):
         pack(replace(graph, others=several().others))
 
