@@ -150,7 +150,7 @@ def _check_cases(
             ask = partial(nearby, progress=counted)
             found = dict(zip(differ, run(ask, differ.values()), strict=True))
         checks = replace(checks, explanations=found)
-    return _told(options, checks, answers)
+    return _shown(options, checks, answers)
 
 
 def _check_against(
@@ -158,7 +158,7 @@ def _check_against(
 ) -> int:
     answers = _each_case(cases, _asked(options, cases, run, sides.check), broken)
     checks = DeviceChecks(answers.results, answers.unreadable, answers.left)
-    return _told(options, checks, answers)
+    return _shown(options, checks, answers)
 
 
 @dataclass
@@ -202,7 +202,7 @@ def _each_case(cases: list[store.Case], answers: Iterable[Any], broken: int) -> 
     return found
 
 
-def _told(options: argparse.Namespace, checks: Checks | DeviceChecks, answers: _Answers) -> int:
+def _shown(options: argparse.Namespace, checks: Checks | DeviceChecks, answers: _Answers) -> int:
     """Show the results, and return the exit status."""
     # if no capture could be read or run, the errors were printed already
     if checks.results or not answers.unreadable + answers.left:

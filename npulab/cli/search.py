@@ -343,13 +343,13 @@ def _laws_and_told(
     search.
     """
     told: dict[str, None] = {}
-    found = _laws_of(options, sweep, bar or _unshown, steps or count(1), told)
+    found = _laws_of(options, sweep, bar or _no_bar, steps or count(1), told)
     if stop is not None and found.laws.stopped:
         stop.set()
     return found, tuple(told)
 
 
-def _unshown(*step: object) -> None:
+def _no_bar(*step: object) -> None:
     """A bar that shows nothing, for workers: they cannot move the bar of another process."""
 
 
