@@ -74,7 +74,6 @@ def lower(
     unit rounds averages as the layer does. Additions of two tensors with the same scale, if the
     output's scale is that scale times a power of two. Another activation is accepted if it gives
     the same codes as none or as ReLU.
-
     ``x`` is ``(H, W, C)`` int8, for additions a pair of them. The whole input and a group of
     kernels have to fit into the convolution buffer, because a layer is not cut into several jobs.
     Raises ValueError for a layer that is not covered, Unsupported for an unknown chip, LookupError

@@ -94,8 +94,7 @@ def lower(
 
     In the ``dialect`` ``vendor`` the NN job is that of VeriSilicon's compiler of 2025. Some of its
     choices have no known law and may differ (the target's page lists them). The shader's job that
-    splits planes on V7 is missing. The default is the dialect of ``layer.driver_quirks``, else
-    ``mesa``.
+    splits planes on V7 is missing. The default: that of ``layer.driver_quirks``, else ``mesa``.
 
     ``x`` has the type of the weights and the shape ``(H, W, C)``; for ``FullyConnected`` it has I
     elements, for ``Add`` it is a pair of tensors. int8 codes are moved up by 128, as the driver
