@@ -388,6 +388,7 @@ def _sums_at(layout: Layout, part: Sums, values: Array, have: Array) -> Sums | N
             return None
     elif excess:
         return None
+    # the elements of one sum, including fill: so many fill values are summed past the end
     depth = layout.elements // count + fills
     # Sums past the end of the axis are sums of fill. If the fill is 0, they cannot be told from
     # other zeros: they are taken up to the end of the last tile.

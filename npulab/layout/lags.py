@@ -50,6 +50,7 @@ def lags(pairs: Pairs, axis: int) -> list[int]:
         votes: Counter[int] = Counter()
         for window in _windows(lines, cells[0][order], order):
             votes.update(_distances(window, cells))
+        # a distance that a single window suggests may be chance
         if votes:
             return [lag for lag, count in votes.most_common(MOST_LAGS) if count >= VOTES]
     return []

@@ -67,6 +67,7 @@ def markers(
     needed = next(
         (count for count in range(2, MOST_CAPTURES) if base**count - base >= 2 * elements), 0
     )
+    # no number of captures is enough if too few values are left
     allowed = f"is to leave enough values for {elements} elements"
     refuse_if(not needed, "avoid", f"all but {base} values", allowed)
     given = f"{captures} for {elements} elements with {base} possible values"
