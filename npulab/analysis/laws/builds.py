@@ -1,5 +1,6 @@
-"""Builds of one input held against each other, before laws or constants are sought: the bytes that
-differ between them are noise, and words that move together are an allocator's addresses."""
+"""Builds of one input compared, before laws or constants are sought. Bytes that differ between them
+are noise; words that move by the same amounts are addresses, which an allocator chose.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ WORD = 4
 
 @dataclass(frozen=True)
 class Addresses:
-    """Words of ``width`` bytes, little-endian, at ``places``, that moved by the same amounts
-    ``moves`` between builds of one input."""
+    """Words of ``width`` bytes, little-endian, at the offsets ``places``. Between builds of one
+    input all of them moved by the same amounts, ``moves``.
+    """
 
     width: int
     places: tuple[int, ...]
@@ -44,9 +46,9 @@ class Addresses:
 class Builds(Answer):
     """What differs between builds of one input.
 
-    ``groups`` are the captures of each input that was built several times, by their numbers.
-    ``noise (B,) bool`` are bytes that differ between builds of most of these inputs and belong to
-    no address; ``addresses`` are words that move together. ``alignment`` has the streams side by
+    ``groups`` has, for each input that was built several times, the numbers of its captures.
+    ``noise (B,) bool`` are bytes that differ between the builds of most of these inputs and belong
+    to no address. ``addresses`` are words that move together. ``alignment`` has the streams side by
     side; all offsets are those of its reference.
     """
 
@@ -110,17 +112,19 @@ class Builds(Answer):
 def compare_builds(
     streams: Sequence[bytes] | Array, parameters: Any = None, builds: Sequence[Any] | None = None
 ) -> Builds:
-    """Hold builds of the same input against each other: noise, addresses, alignment.
+    """Compare builds of the same input, to find noise and addresses; streams of different lengths
+    are aligned.
 
-    ``streams`` are N captures' bytes, or ``(N, B) uint8``; streams of different lengths are
-    aligned. ``builds`` has a label for each capture, equal for builds of one input; without it
-    captures with equal rows of ``parameters`` (a DataFrame, or columns by name) are builds of one
-    input. A byte is noise if it differs between the builds of most of the inputs that were built
-    several times. Addresses are aligned little-endian words of 32 or 64 bits at two places or more,
-    that move by the same multiples of 16 between builds.
+    ``streams`` are the bytes of N captures, or ``(N, B) uint8``. ``builds`` has a label for each
+    capture; builds of one input have the same label. Without it, captures with equal rows of
+    ``parameters`` (a DataFrame, or columns by name) are builds of one input.
 
-    Raises TypeError and ValueError as ``aligned_bytes``; ValueError for another number of labels or
-    of rows than of streams.
+    A byte is noise if it differs between the builds of most of the inputs that were built several
+    times. Addresses are aligned little-endian words of 32 or 64 bits, at two places or more, that
+    move by the same multiples of 16 between builds.
+
+    Raises TypeError and ValueError as ``aligned_bytes``; ValueError if there is not one label, or
+    one row, for each stream.
 
     >>> base = np.zeros((2, 16), np.uint8)
     >>> words = base.view("<u4")
@@ -186,7 +190,7 @@ def groups_of(
 def _addresses(
     data: Array, present: Array, groups: tuple[tuple[int, ...], ...]
 ) -> Iterator[Addresses]:
-    """Yield the words that move together; words of 64 bits come first."""
+    """Yield the words that move by the same amounts; words of 64 bits come first."""
     pairs: list[tuple[int, int]] = []
     for group in groups:
         pairs += pairwise(group)
@@ -222,7 +226,7 @@ def _moving_together(
     for place in np.flatnonzero(good).tolist():
         together[tuple(moves[:, place].tolist())].append(place)
     for amounts, places in together.items():
-        # copies of one number move together, too, whatever it is
+        # equal numbers also move by equal amounts, even if they are no addresses
         if len(set(words[0, places].tolist())) > 1:
             yield Addresses(width, tuple(width * place for place in places), amounts)
 

@@ -54,7 +54,9 @@ class Reading:
 
     @property
     def inversions(self) -> set[bool]:
-        """{False} if no bit is inverted, {True} if all are, {False, True} if some are."""
+        """{False} if no bit is inverted, {True} if all are, both if some are; empty for a
+        constant.
+        """
         return {source.inverted for source in self.sources}
 
     @property

@@ -46,7 +46,7 @@ def _places(found: Scan, capture: Capture, buffer: str | None, task: int) -> Ite
         return
     if buffer not in capture.records:
         raise LookupError(
-            f"buffer: got {buffer!r}, the maps of capture {capture.name} say of records in "
+            f"buffer: got {buffer!r}, the maps of capture {capture.name} describe records in "
             f"{', '.join(capture.records) or 'none'}"
         )
     held = capture.records[buffer]

@@ -3,10 +3,9 @@ place, encoding and formula together.
 
 ``find_constants`` (``search``) makes ``Constants`` (``found``). ``encodings`` are the rows of
 ``encodings.csv``, ``formulas`` the products and sums of the columns that are ``given``. ``places``
-reads every offset as a number,
-``matching`` holds places against the codes of formulas, ``claims`` chooses what is claimed,
-``channels`` says the constants of channels in one line. Builds of one input are compared first
-(``npulab.analysis.laws.builds``).
+reads the bytes at every offset as a number, ``matching`` compares these numbers with the codes of
+formulas, ``claims`` chooses what is claimed, ``channels`` joins the constants of channels to one
+line of text. Builds of one input are compared first (``npulab.analysis.laws.builds``).
 """
 
 from npulab.analysis.laws.constants.found import Constant, Constants
