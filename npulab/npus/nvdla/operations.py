@@ -31,7 +31,7 @@ from npulab.npus.nvdla.facts import (
 )
 from npulab.npus.nvdla.registers import Access, Tables, accesses
 
-# CMAC_A and CMAC_B are not among them: a convolution may use one half of the multipliers.
+# CMAC_A and CMAC_B are not listed, because a convolution may use only one half of the multipliers.
 NEEDED = ("CDMA", "CSC", "CACC")
 ON_THE_FLY, TO_PDP = "SDP.D_FEATURE_MODE_CFG.FLYING_MODE", "SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"
 FROM_MEMORY = "PDP.D_OPERATION_MODE_CFG.FLYING_MODE"
@@ -53,8 +53,8 @@ class Operation:
     """Units that were enabled together, with the group of registers of each, and the register
     writes.
 
-    The first ``inherited`` writes were made for earlier operations; ``orders`` are the places of
-    the others among the trace's events; ``line`` is the line of the last enable.
+    The first ``inherited`` writes were made for earlier operations. ``orders`` has, for each later
+    write, its number among the trace's events. ``line`` is the line of the last enable.
     """
 
     units: Mapping[str, int]
@@ -221,7 +221,7 @@ def operations(
     before = []
     writes = [(event.offset, event.value) for event in events if isinstance(event, Write)]
     each = accesses(writes, registers)
-    # The first write to a unit since the last event that waits for an operation.
+    # The first write to a unit after the last event that waits for an operation.
     open_since: Write | None = None
     for order, event in enumerate(events):
         if isinstance(event, Write):

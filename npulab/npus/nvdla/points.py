@@ -65,8 +65,8 @@ def halves(where: int) -> Pair:
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands that a stage takes from memory, per channel ``(C,)``; None if the stage does not
-    take one.
+    """The operands that a stage takes from memory, one for each channel ``(C,)``; None for an
+    operand that the stage does not take.
 
     The ALU's operand lies before the multiplier's (assumed).
     """
@@ -76,7 +76,7 @@ class Operands:
 
     @property
     def size(self) -> int:
-        """Bytes of an operand: 1 if all fit, else 2."""
+        """The number of bytes of an operand: 1 if all operands fit into one byte, else 2."""
         for part in self.parts:
             if np.any((part < -128) | (part >= 128)):
                 return 2
@@ -120,14 +120,14 @@ def scaled(
     relu: bool,
     reach: Array,
 ) -> Points:
-    """Return points of ``round((sum + bias) * multiplier / 2**right_shift) + zero_point``, bias and
-    multiplier ``(C,)``.
+    """Return the points that compute ``round((sum + bias) * multiplier / 2**right_shift) +
+    zero_point``; bias and multiplier are ``(C,)``.
 
-    The output converter scales if there is one multiplier and no zero point; else X2 scales and the
-    converter adds. All channels share one shift: if the shifts differ by more than the multipliers
-    hold, X1 multiplies first. A bias past 16 bits that no shift makes shorter is added in two
-    parts. ``reach`` ``(C,)`` is the largest size of a sum. Raises ValueError for a bias or scales
-    that the registers cannot hold.
+    If there is one multiplier and no zero point, the output converter scales. Else X2 scales and
+    the converter adds. All channels share one shift. If their shifts differ too much for the bits
+    of a multiplier, X1 multiplies first. A bias of more than 16 bits that no shift makes shorter is
+    added in two parts. ``reach`` ``(C,)`` is the largest magnitude of a sum. Raises ValueError for
+    a bias or scales that the registers cannot hold.
     """
     first, second, moved = _split(bias)
     most = reach + np.maximum(np.abs(bias), np.abs(first) * 2**moved)
@@ -310,8 +310,8 @@ class Scaling:
     """``clamp(round((x + other + bias) * multiplier / 2**shift) + zero_point)``, per channel
     ``(C,)``.
 
-    ``other`` is a tensor or None, ``relu`` a clamp at the zero point; ``reach`` is the largest size
-    that ``x`` can have.
+    ``other`` is a tensor or None. If ``relu`` is True, ``clamp`` has the zero point as its lowest
+    value. ``reach`` is the largest magnitude that ``x`` can have.
     """
 
     reach: Array
@@ -327,9 +327,7 @@ class Scaling:
         return self.shift > 0
 
     def add(self, operand: Array, what: str) -> Scaling:
-        """Return the scaling with an addition after its steps, of one number per channel or of a
-        tensor.
-        """
+        """Return the scaling followed by an addition of one number per channel, or of a tensor."""
         if operand.ndim == 3:
             steps = self.rounded or self.zero_point or self.relu or np.any(self.multiplier != 1)
             if steps or self.other is not None:
@@ -358,7 +356,7 @@ class Scaling:
         return replace(self, bias=self.bias + operand // self.multiplier)
 
     def scale(self, operand: Array, shift: int, what: str) -> Scaling:
-        """Return the scaling with a multiplication and a rounded right shift after its steps."""
+        """Return the scaling followed by a multiplication and a rounded right shift."""
         if np.all(operand == 1) and not shift:
             return self
         if self.rounded or self.zero_point:
@@ -378,7 +376,7 @@ class Scaling:
 
     @property
     def most(self) -> Array:
-        """The largest size that a sum with its bias can have."""
+        """The largest magnitude that a sum with its bias can have."""
         return self.reach + np.abs(self.bias)
 
     @property
@@ -399,7 +397,8 @@ class Scaling:
 
 
 def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:
-    """Return the scaling with the steps of SDP's registers (raw values by full name) after it.
+    """Return the scaling ``given``, followed by the steps that SDP's registers ``v`` (raw values by
+    full name) describe.
 
     Raises Unsupported naming the register of a step that no layer says.
     """
@@ -437,7 +436,7 @@ def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:
     offset = np.full_like(given.bias, -wrapped(v["SDP.D_CVT_OFFSET.CVT_OFFSET"], 32))
     factor = np.full_like(given.bias, wrapped(v["SDP.D_CVT_SCALE.CVT_SCALE"], 16))
     shift = v["SDP.D_CVT_SHIFT.CVT_SHIFT"]
-    # If nothing is scaled, an offset that is a code is a zero point, any other a bias.
+    # If nothing is scaled, an offset in the range of codes is a zero point, any other is a bias.
     last_is_zero_point = np.any(given.multiplier != 1) or -128 <= offset[0] <= 127
     if np.all(factor == 1) and not shift and last_is_zero_point:
         return replace(given, zero_point=given.zero_point + int(offset[0]))

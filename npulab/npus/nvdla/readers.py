@@ -22,8 +22,8 @@ CUBE = "MRDMA"
 
 @dataclass(frozen=True)
 class Counts:
-    """How many items a stream has: surfaces of ``height`` rows of ``width`` atoms; an item has
-    ``lanes`` elements, of at most ``atom``."""
+    """How many items a stream has: surfaces of ``height`` rows of ``width`` items. An item has
+    ``lanes`` elements, at most ``atom``."""
 
     surfaces: int
     height: int
@@ -60,7 +60,7 @@ class Reader:
 
     @property
     def drained(self) -> bool:
-        """True if all that it gives was taken, so that the reader's next job starts."""
+        """True if all items of the reader's streams were taken: its next job can start."""
         return not any(part.left for part in self.streams.values())
 
 

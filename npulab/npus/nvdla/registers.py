@@ -25,8 +25,8 @@ from npulab.npus.nvdla.facts import (
 
 @dataclass(frozen=True)
 class Tables:
-    """Entries of the lookup tables, by table and place, and the place of the next entry (None while
-    reading)."""
+    """The entries of the lookup tables, by table and place, and the place to which the next entry
+    is written (None while tables are read)."""
 
     entries: Mapping[Pair, int] = field(default_factory=dict)
     next: Pair | None = None
@@ -88,7 +88,8 @@ def lut_of(job: Job, unit: str) -> Lut:
 
 
 def tables_after(jobs: Iterable[Job], unit: str) -> Lut:
-    """Return the tables as ``lut_of`` does, after several jobs; entries after the last are lost."""
+    """Return the tables after several jobs, in the form of ``lut_of``. An entry that a job writes
+    past the end of a table is ignored."""
     out = {table: np.zeros(count, np.uint16) for table, count in TABLE_ENTRIES.items()}
     for (table, place), value in _written(jobs, unit).items():
         if place < TABLE_ENTRIES[table]:

@@ -1,5 +1,5 @@
-"""The arithmetic's rules as values, wrong rules that captures can distinguish from the right ones,
-and shifts and limits of the data paths on arrays of int64."""
+"""The rules of the arithmetic as values; wrong rules that captures can tell from the right ones;
+and functions that shift and saturate arrays of int64 as the data paths do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from npulab.npus.nvdla.facts import HERE
 from npulab.quant.rules import ROUNDINGS, shift_right
 
 WEIGHT_ORDERS = ("grouped", "plain")
-MOST_SHIFT = 62  # the largest shift that quant.shift_right takes for values up to 2**62
+MOST_SHIFT = 62  # the largest shift that quant.shift_right accepts for values up to 2**62
 POWERS = np.array([2**n for n in range(63)])
 
 
@@ -110,8 +110,8 @@ def shifted(values: Array, shift: int, rounding: str) -> Array:
 
 
 def shifted_either_way(values: Array, shift: int, bits: int, rounding: str) -> Array:
-    """Return values as ``shifted`` does, multiplied by a negative shift; saturated to ``bits``, at
-    most 46.
+    """Return ``values / 2**shift``, rounded as by ``shifted``; a negative shift multiplies, by at
+    most ``2**16``. The result is saturated to ``bits`` (at most 46).
 
     >>> shifted_either_way(np.array([-5, 5, 2 ** 40]), -3, 32, "half-away")
     array([       -40,         40, 2147483647])
@@ -122,7 +122,7 @@ def shifted_either_way(values: Array, shift: int, bits: int, rounding: str) -> A
 
 
 def shifted_left(values: Any, shift: int, bits: int) -> Array:
-    """Return 16-bit values times ``2**shift``, saturated to ``bits``, at most 46.
+    """Return 16-bit values times ``2**shift``, saturated to ``bits`` (at most 46).
 
     >>> shifted_left(np.array([-3, 0, 3]), 63, 32)
     array([-2147483648,           0,  2147483647])

@@ -1,10 +1,10 @@
 """The simulated device: runs the units on registers and memory, and says which job hangs.
 ``replay`` runs a recorded trace again: its operations in order, then its checks of memory.
 
-On nv_small the units count as its RTL does (``device.py``), and a job leaves their state for the
-next. On other chips, a job whose registers disagree hangs (``waiting.py``); this is a guess, and so
-is every hang of CDP. The device shares registers and memory with lift and lower, and no arithmetic
-with the emulation: if both agree, each is independent evidence.
+On nv_small the units count as its RTL does (``device.py``), and the next job starts with the state
+that a job leaves. On other chips, a job whose registers disagree hangs (``waiting.py``). That is a
+guess, and so is every hang of CDP. The device shares the code for registers and memory with lift
+and lower, but no arithmetic with the emulation: each is independent evidence for the other.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def stays_up(chip: str) -> Callable[[Capture], bytes]:
 
 
 class Staying:
-    """A device of a chip that stays up: it runs captures one after another, and each meets what the
-    captures before it left.
+    """A device that runs captures one after another without a reset: the state of the units that a
+    capture leaves affects the next.
 
-    No state is known of chips whose convolution buffer holds more than an atom in an entry: their
-    units are as after a reset in each job.
+    For chips whose convolution buffer holds more than one atom in an entry this state is not known:
+    each job finds their units as after a reset.
     """
 
     def __init__(self, features: Features) -> None:
