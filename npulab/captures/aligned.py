@@ -114,7 +114,7 @@ class _Streams:
 
 
 def _identity(job: Job) -> Identity:
-    """Return what is equal for two jobs that do the same."""
+    """Return the identity of a job: equal for two jobs that do the same."""
     start: Identity | None = None
     if job.start:
         start = _identity(job.start)
@@ -134,8 +134,8 @@ def _kind(job: Job) -> Kind:
 
 
 def _path(of: _Streams) -> list[Pair]:
-    """Return the cheapest alignment: equal jobs at both ends as they stand, and the rest by prices;
-    a rest that is too long for one table is cut in two."""
+    """Return the cheapest alignment. Equal jobs at both ends are paired as they stand. The jobs
+    between them are paired by prices; if these are too many for one table, they are cut in two."""
     first, last = _ends(of.mine, of.theirs)
     pairs = _abreast(first, 0, 0)
     rows, columns = range(first, len(of.a) - last), range(first, len(of.b) - last)
@@ -151,7 +151,8 @@ def _path(of: _Streams) -> list[Pair]:
 
 
 def _abreast(count: int, a: int, b: int) -> list[Pair]:
-    """Return pairs of so many jobs that follow one another in both streams, from these on."""
+    """Return ``count`` pairs of jobs that follow one another, from job ``a`` of the first stream
+    and job ``b`` of the second."""
     pairs = []
     for number in range(count):
         pair = Pair(a + number, b + number)
@@ -160,7 +161,8 @@ def _abreast(count: int, a: int, b: int) -> list[Pair]:
 
 
 def _ends(mine: Sequence[Identity], theirs: Sequence[Identity]) -> tuple[int, int]:
-    """Return how many jobs are equal from the first on, and then from the last on."""
+    """Return how many jobs are equal at the start of both streams, and how many of the remaining
+    jobs are equal at the end."""
     most = min(len(mine), len(theirs))
     first = 0
     while first < most and mine[first] == theirs[first]:
@@ -226,7 +228,7 @@ def cheapest(changes: Array, down: Array, across: Array) -> list[Pair]:
     for row in range(len(down)):
         best = table[row] + down[row]
         best[1:] = np.minimum(best[1:], table[row, :-1] + changes[row])
-        # gaps in a row add up: a running minimum over what each cell costs more than they do
+        # gaps in a row add up: a running minimum over each cell's price less the gaps before it
         table[row + 1] = np.minimum.accumulate(best - base) + base
     pairs = []
     row, column = len(down), len(across)

@@ -47,8 +47,8 @@ def shifted_left(values: Array, by: int) -> Array:
 
 
 def exponential(values: Array, integer_bits: int) -> Array:
-    """Return ``exp(values)``, with no integer bits, of values at most 0 that have ``integer_bits``
-    integer bits.
+    """Return ``exp(values)`` for values of at most 0. The values have ``integer_bits`` integer
+    bits, the result has none.
     """
     values = np.asarray(values, np.int64)
     fraction_bits = 31 - integer_bits
@@ -88,8 +88,8 @@ def inverse_of_one_plus(values: Array) -> Array:
 
 
 def reciprocal(values: Array, integer_bits: int) -> tuple[Array, Array]:
-    """Return (raw, bits), so that ``1 / values`` is ``raw / 2**(31 + bits)``, of positive values
-    that have ``integer_bits`` integer bits.
+    """Return (raw, bits) for positive values that have ``integer_bits`` integer bits:
+    ``1 / values`` is ``raw / 2**(31 + bits)``.
     """
     values = np.asarray(values, np.int64)
     headroom = 32 - np.frexp(values.astype(np.float64))[1].astype(np.int64)

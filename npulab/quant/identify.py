@@ -260,8 +260,8 @@ def _table(observed: Observed, trials: Sequence[Trial]) -> pd.DataFrame:
 
 
 def _groups(observed: Observed, fits: Sequence[Candidate]) -> Iterator[Group]:
-    """Yield groups of fitting rules: first all of them if they are several functions, then the
-    rules of each function that has two or more.
+    """Yield groups of fitting rules: first all fitting rules if they compute several functions,
+    then the rules of each function that has two or more rules.
     """
     functions = by_function(fits, Candidate.function, observed.zero_point)
     if len(functions) > 1:
