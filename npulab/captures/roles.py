@@ -6,8 +6,9 @@ jobs of a sweep are put beside each other in three steps.
 1. *Kinds.* Jobs of one block are of several kinds if a field with few values divides them so that
    the other fields become plainer: a LOAD of inputs and a LOAD of weights.
 2. *Runs.* A unit of kinds that comes several times in a row (a layer in stripes) stands once.
-3. *Columns.* What is left of each stream is merged into one stream, in order, by their longest
-   common subsequences. A place in it is a role, which a capture has as often as its run is long.
+3. *Columns.* The streams without repeated units are merged into one stream, in order, by their
+   longest common subsequences. A place in the merged stream is a role. A capture has as many jobs
+   of a role as its run is long.
 
 A job with a label, or a name that the caller gives, is of the kind of that name.
 """
@@ -49,7 +50,8 @@ Name = Callable[
 @dataclass(frozen=True)
 class Role:
     """What a job is in a stream: ``block`` and the number of ``captures`` and ``jobs`` that have
-    the role; ``most`` are the most jobs of one capture."""
+    the role; ``most`` is the largest number of jobs
+    of this role in one capture."""
 
     name: str
     block: str
@@ -140,7 +142,7 @@ class Roles:
         A capture that has the role several times has a row for each, and the columns
         ``place_in_run`` (from 0 on), ``length_of_run``, ``first_of_run`` and ``last_of_run`` (0 or
         1) say which it is. ``name`` is that of the sweep, by default the role. Raises LookupError
-        for an unknown role.
+        for an unknown role, and for a place that no run has.
         """
         here = self.of == self.number(role)
         most = self.counts[here].max()
@@ -150,7 +152,7 @@ class Roles:
             label = f"{role} at place {place}"
         mine = np.flatnonzero(here)
         if not len(mine):
-            raise LookupError(f"place: got {place}, allowed with role {role} is up to {most - 1}")
+            raise LookupError(f"place: got {place}, allowed in {role} is {-most} to {most - 1}")
         jobs = list(zip(self.capture[mine].tolist(), self.task[mine].tolist(), strict=True))
         if name is None:
             name = role
@@ -200,8 +202,9 @@ class Roles:
 def roles(captures: Iterable[Capture], name: Name | None = None) -> Roles:
     """Find what each job of captures is in its stream.
 
-    ``name`` gives the kind of a job of which it knows one, from the capture and the task; by
-    default a job's label is its kind, and the kinds of the others are found. Raises ValueError for
+    ``name`` gives the kind of a job of which it knows one, from the capture and the task. By
+    default a job's label is its kind. The kinds of jobs without a name or label are found.
+    Raises ValueError for
     captures of several targets or chips, or none.
     """
     found = tuple(need_all("roles", captures, Capture, "are captures, as npulab.load_all gives"))
@@ -334,10 +337,12 @@ def _dividing(items: Sequence[Field], columns: Sequence[Array], stream: Array) -
     """Return the number of the field that divides the jobs of a block into kinds, None if there is
     none.
 
-    It takes at most ``MOST_KINDS`` values, and several of them in most captures. A field with names
-    for its values comes first. Of the others it is the field that saves the most bits of all fields
-    together, as far as its own values do not depend on the capture: what is one value in a capture
-    and another in the next says what the layer is, not what the job is.
+    The field has 2 to ``MOST_KINDS`` values. A field with names for its values comes first. Among
+    fields of one sort, the field that saves the most bits of all other fields is taken; a field
+    without names must save at least the share ``LEAST_SAVED``. The bits that it saves count less,
+    the more its values depend on the capture: a field that has one value in a capture and another
+    in the next describes the layer, not the job. There is no such field if fewer than half of the
+    captures have two or more jobs of the block.
     """
     sample = np.linspace(0, len(stream) - 1, min(len(stream), MOST_SAMPLED)).astype(int)
     captures = np.unique(stream[sample], return_inverse=True)[1]
@@ -409,7 +414,7 @@ def _columns(streams: Sequence[Sequence[str]]) -> tuple[list[str], list[Array]]:
         if key not in plain:
             plain[key] = _without_runs(key)
     often = Counter(plain[tuple(stream)][0] for stream in streams)
-    # the streams that most captures share come first, as what others have more is put around them
+    # streams shared by most captures come first; columns that rarer streams add go around them
     shapes = sorted(often, key=lambda shape: (-often[shape], -len(shape), shape))
     kinds: list[str] = []  # of each column
     order: list[int] = []  # the columns as they stand in the merged stream
@@ -427,7 +432,8 @@ def _columns(streams: Sequence[Sequence[str]]) -> tuple[list[str], list[Array]]:
 
 def _without_runs(stream: tuple[str, ...]) -> tuple[tuple[str, ...], Array]:
     """Return a stream in which a unit that comes several times in a row stands once, and for each
-    job its place there. Short units are looked for first, again after each that was found."""
+    job its place there. Short units are looked for first; after each unit that
+    was found the search starts again."""
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(stream))}
     codes = np.array([numbers[kind] for kind in stream], np.int64)
     at = np.arange(len(codes))
@@ -472,8 +478,8 @@ def _of_runs(codes: Array, period: int) -> Array | None:
 
 
 def _merge(shape: Sequence[str], kinds: list[str], order: list[int]) -> list[int]:
-    """Put a stream into the merged stream, with new columns for what that lacks; return the column
-    of each of its elements."""
+    """Put a stream into the merged stream, with new columns for elements that the merged stream
+    lacks; return the column of each element of the stream."""
     mine = np.array([kinds[column] for column in order], dtype=object)
     changes = np.where(mine[:, None] == np.array(shape, dtype=object)[None], 0, 4).astype(np.int64)
     ones = np.ones(len(order), np.int64), np.ones(len(shape), np.int64)

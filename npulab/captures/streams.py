@@ -1,5 +1,5 @@
-"""Recorded streams, which a capture holds in a buffer and also as jobs: functions that keep the two
-equal, or find where they differ."""
+"""Recorded streams, which a capture holds in a buffer and also as jobs: functions that keep
+buffer and jobs equal, or find where they differ."""
 
 from __future__ import annotations
 

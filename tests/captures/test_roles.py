@@ -98,7 +98,7 @@ def test_the_sweep_of_a_role_has_all_its_jobs() -> None:
     assert len(last) == 12
     assert last.parameters["last_of_run"].tolist() == [1] * 12
     assert len(found.sweep("MULTIPLY", 3)) == 3
-    with pytest.raises(LookupError, match=r"place: got 4, allowed with role MULTIPLY is up to 3"):
+    with pytest.raises(LookupError, match=r"place: got 4, allowed in MULTIPLY is -4 to 3"):
         found.sweep("MULTIPLY", 4)
     with pytest.raises(LookupError, match=r"role: got 'MULTIPLI', allowed are .*MULTIPLY"):
         found.sweep("MULTIPLI")
