@@ -38,9 +38,8 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
     first.
     """
     out = []
-    known: dict[
-        tuple[Any, ...], list[tuple[int, float]]
-    ] = {}  # gains by the values, because drivers write the same number to several words
+    # gains by the values, because drivers write the same number to several words
+    known: dict[tuple[Any, ...], list[tuple[int, float]]] = {}
     laws = library.laws.of(slice(BUDGET.boundary_laws))
     low = _lowest(laws.values[:, : BUDGET.boundary_sample])
     for word in np.flatnonzero(todo.any(1)).tolist():

@@ -66,23 +66,24 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
     With ``inner`` the threshold is also moved to the middle of the gap. A capture does not bound
     the gap if later steps give it the same value.
     """
-    free, values_so = np.ones(columns.n, bool), solved.values(columns)
+    undecided, given = np.ones(columns.n, bool), solved.values(columns)
     for number, (when, law) in enumerate(solved.steps):
         parts = literals(when)
         rest = solved.steps[number + 1 :]
+        # captures to which later steps give the same value
         alike = np.zeros(columns.n, bool)
         if rest:
             alike = (
-                (columns[law] % 2**solved.width == values_so)
+                (columns[law] % 2**solved.width == given)
                 & (solved.decide(columns, rest) >= 0)
-                & (solved.values(columns, rest) == values_so)
+                & (solved.values(columns, rest) == given)
             )
         for literal in parts:
             if not operator(literal.op).ordered or literal.args[1].op != CONSTANT:
                 continue
             others = both(*(part for part in parts if part is not literal))
             column, limit = literal.args[0], literal.args[1].args[0]
-            values = columns[column][free & columns[others] & ~alike]
+            values = columns[column][undecided & columns[others] & ~alike]
             if literal.op in ("<=", ">"):
                 up_to = values <= limit
             else:
@@ -94,13 +95,14 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
                 ends.append(int(values[~up_to].min()) - 1)
             if inner and len(ends) == 2 and ends[1] - ends[0] > 1:
                 ends.insert(0, (ends[0] + ends[1]) // 2)
+            # an end of the gap is the last value below the threshold
             op = {"<": "<=", ">=": ">"}.get(literal.op, literal.op)
             for end in ends:
                 moved = term(op, column, end)
                 yield Rival(
                     0.0, number, when=both(*(moved if part is literal else part for part in parts))
                 )
-        free &= ~columns[when]
+        undecided &= ~columns[when]
 
 
 def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
