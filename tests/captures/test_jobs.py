@@ -172,9 +172,12 @@ WORDS = st.integers(0, 2**32 - 1)
 WRITES = st.lists(st.tuples(st.sampled_from([0, 4, 8, 12, 0x1000]), WORDS, WORDS), max_size=12)
 
 
-@settings(max_examples=40)
-@given(WRITES, WRITES)
-def test_masked_writes_change_their_bits_of_what_jobs_before_left(first: Any, second: Any) -> None:
+@pytest.mark.parametrize("count", [40, pytest.param(100, marks=pytest.mark.long)])
+def test_masked_writes_change_their_bits_of_what_jobs_before_left(count: int) -> None:
+    settings(max_examples=count)(given(WRITES, WRITES)(masked_writes_hold))()
+
+
+def masked_writes_hold(first: Any, second: Any) -> None:
     one = Job.from_writes("B", first, PLAIN)
     two = Job.from_writes("B", second, PLAIN, after=one)
     state = slow_state(second, slow_state(first, {}))

@@ -242,14 +242,15 @@ def test_a_broken_file_is_a_sentence(
     assert refused(lambda: load_sweep(path), said).startswith(f"{path}: ")
 
 
-def test_every_torn_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [21, pytest.param(7, marks=pytest.mark.long)])
+def test_every_torn_file_is_refused(tmp_path: Path, step: int) -> None:
     """Cut anywhere or with a byte changed: a sentence, or the same sweep where the byte says
     nothing.
     """
     found = Sweep(WORDS, KNOWN, "s")
     whole = save_sweep(found, tmp_path / "whole.npz").read_bytes()
     path = tmp_path / "s.npz"
-    for at in range(0, len(whole), 21):
+    for at in range(0, len(whole), step):
         path.write_bytes(whole[:at])
         refused(lambda: load_sweep(path), str(path))
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
