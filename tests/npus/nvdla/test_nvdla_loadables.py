@@ -140,12 +140,13 @@ def test_numbers_that_do_not_go_together_are_errors(
     assert [row["text"] for row in map(json.loads, out[1:]) if row["finding"] == "wrong"] == [text]
 
 
-def test_a_cut_or_changed_loadable_is_refused_or_listed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [400, pytest.param(1000, marks=pytest.mark.long)])
+def test_a_cut_or_changed_loadable_is_refused_or_listed(tmp_path: Path, count: int) -> None:
     path = written(tmp_path, WHOLE)
     data = path.read_bytes()
     random = np.random.RandomState(1)
     changed = [data[:size] for size in range(0, len(data), 7)]
-    for _ in range(400):
+    for _ in range(count):
         other = bytearray(data)
         other[random.randint(len(data))] = random.randint(256)
         changed.append(bytes(other))

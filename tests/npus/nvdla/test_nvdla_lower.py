@@ -91,9 +91,10 @@ def agrees(n: int) -> npulab.Capture:
     return recorded
 
 
-def test_layers_come_back_and_outputs_are_predicted() -> None:
+@pytest.mark.parametrize("count", [24, pytest.param(36, marks=pytest.mark.long)])
+def test_layers_come_back_and_outputs_are_predicted(count: int) -> None:
     seen: Counter[str] = Counter()
-    for n in range(24):
+    for n in range(count):
         capture = agrees(n)
         v = values_of(capture.jobs[0], TABLES, unwritten=True)
         seen[f"use {v['SDP_RDMA.D_NRDMA_CFG.NRDMA_DATA_USE']}"] += (
@@ -393,7 +394,8 @@ def test_recorded_traces_that_no_layer_says_are_named(name: str, words: str) -> 
         NVDLA.lift(capture)
 
 
-def test_broken_words_are_refused_and_never_hang() -> None:
+@pytest.mark.parametrize("count", [60, pytest.param(120, marks=pytest.mark.long)])
+def test_broken_words_are_refused_and_never_hang(count: int) -> None:
     """Bits turned in the words of a lowered capture: an output, a hang, or a stated reason."""
     random = np.random.RandomState(3)
     capture = Simulated().record(lower(small(), "nv_small", np.ones((5, 6, 2), np.int8)))
@@ -405,7 +407,7 @@ def test_broken_words_are_refused_and_never_hang() -> None:
         if item.pieces[0].word in written and not item.automatic
     ]
     outcomes: Counter[str] = Counter()
-    for _ in range(60):
+    for _ in range(count):
         words = capture.words.copy()
         word, lsb, width, _ = pieces[random.randint(len(pieces))]
         words[word] ^= np.uint32(2 ** (lsb + random.randint(width)))
@@ -482,10 +484,11 @@ def unwritten(capture: npulab.Capture) -> dict[str, int]:
     return values_of(capture.jobs[0], TABLES, unwritten=True)
 
 
-def test_averages_put_the_whole_reciprocal_first() -> None:
+@pytest.mark.parametrize("count", [50, pytest.param(100, marks=pytest.mark.long)])
+def test_averages_put_the_whole_reciprocal_first(count: int) -> None:
     random = np.random.RandomState(11)
     lowered = 0
-    for _ in range(50):
+    for _ in range(count):
         kernel = tuple(int(side) for side in random.randint(2, 9, 2))
         layer = Pool2D("average", kernel, (8, 9, int(random.randint(1, 20))))
         taps = kernel[0] * kernel[1]
@@ -500,13 +503,14 @@ def test_averages_put_the_whole_reciprocal_first() -> None:
         assert v["PDP.D_RECIP_KERNEL_HEIGHT.RECIP_KERNEL_HEIGHT"] == 65536
         assert np.array_equal(npulab.emulate(layer, x), NVDLA.lift(capture).output)
         lowered += taps > 8
-    assert lowered > 10
+    assert lowered > count // 5
 
 
-def test_pooling_states_the_padding_that_windows_reach() -> None:
+@pytest.mark.parametrize("count", [40, pytest.param(100, marks=pytest.mark.long)])
+def test_pooling_states_the_padding_that_windows_reach(count: int) -> None:
     random = np.random.RandomState(12)
     surplus = 0
-    for n in range(40):
+    for n in range(count):
         kernel = tuple(int(side) for side in random.randint(1, 9, 2))
         stride = tuple(int(step) for step in random.randint(1, 6, 2))
         pads = tuple(tuple(int(random.randint(side)) for _ in "ab") for side in kernel)
@@ -521,19 +525,20 @@ def test_pooling_states_the_padding_that_windows_reach() -> None:
             assert stated == max(pads[axis][1] - rest, 0)
             surplus += stated != pads[axis][1]
         assert np.array_equal(npulab.emulate(layer, x), NVDLA.lift(capture).output)
-    assert surplus > 20
+    assert surplus > count // 2
 
 
-def test_two_convolutions_in_a_row_are_both_right() -> None:
+@pytest.mark.parametrize("step", [16, pytest.param(4, marks=pytest.mark.long)])
+def test_two_convolutions_in_a_row_are_both_right(step: int) -> None:
     captures = []
-    for n in range(0, 400, 16):
+    for n in range(0, 400, step):
         layer, x = random_layer(n)
         if isinstance(layer, Conv2D):
             capture = Simulated().record(lower(layer, "nv_small", x))
             used = layer.weights.size
             assert unwritten(capture)["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] == -(-used // 8) * 8
             captures.append(capture)
-    assert len(captures) > 10
+    assert len(captures) > 160 // step
     for first, second in pairwise(captures):
         for run, capture in zip(NVDLA.simulate([first, second]), (first, second), strict=True):
             assert run.output == capture.buffers["output"], capture.name
