@@ -310,9 +310,12 @@ def test_engines_swapped_do_not_fit(engines: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("package", "by"), [("tflite_micro", in_micro), ("onnxruntime", in_onnxruntime)]
 )
-def test_random_models_elsewhere(package: str, by: Callable[[int], Iterator[Found]]) -> None:
+@pytest.mark.parametrize("count", [90, pytest.param(300, marks=pytest.mark.long)])
+def test_random_models_elsewhere(
+    package: str, by: Callable[[int], Iterator[Found]], count: int
+) -> None:
     need(package)
-    words = run(range(90), by)[1]
+    words = run(range(count), by)[1]
     assert not words, "\n".join(words[:10])
 
 
