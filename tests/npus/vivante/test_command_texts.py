@@ -135,22 +135,24 @@ def test_a_stream_without_a_state_is_refused(tmp_path: Path) -> None:
     refused(lambda: npulab.load(path), str(path), "got 2 words that load no state")
 
 
-@settings(max_examples=15, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 2**16 - 1).map(lambda word: 4 * word), st.integers(0, 2**32 - 1)),
-        min_size=1,
-    )
+STATES = st.lists(
+    st.tuples(st.integers(0, 2**16 - 1).map(lambda word: 4 * word), st.integers(0, 2**32 - 1)),
+    min_size=1,
 )
-def test_any_states_are_read_again(
-    tmp_path_factory: pytest.TempPathFactory, states: list[tuple[int, int]]
-) -> None:
+
+
+@pytest.mark.parametrize("count", [15, pytest.param(50, marks=pytest.mark.long)])
+def test_any_states_are_read_again(tmp_path: Path, count: int) -> None:
+    settings(max_examples=count, deadline=None)(given(st.just(tmp_path), STATES)(read_again))()
+
+
+def read_again(folder: Path, states: list[tuple[int, int]]) -> None:
     words = commands(states).tolist()
     rows = "".join(
         f"cmd {8 * at:08x}: {words[2 * at]:08x} {words[2 * at + 1]:08x}\n"
         for at in range(len(states))
     )
-    assert [*npulab.load(written(tmp_path_factory.mktemp("any"), rows)).jobs[0].writes] == states
+    assert [*npulab.load(written(folder, rows)).jobs[0].writes] == states
 
 
 def test_time_is_linear(tmp_path: Path) -> None:
