@@ -718,13 +718,14 @@ def test_rows_that_are_planned_prove_more_than_random_ones() -> None:
     refused(lambda: plan_sweep(), "ranges")
 
 
-def test_a_threshold_is_halved_until_it_is_found() -> None:
+@pytest.mark.parametrize("batches", [3, pytest.param(4, marks=pytest.mark.long)])
+def test_a_threshold_is_halved_until_it_is_found(batches: int) -> None:
     """Captures that are planned close in on a limit as random ones cannot."""
     rows = (((lambda p: p["width"] > 389, 1), (lambda p: p["height"], 12)),)
     known = layers(40, 2)[["width", "height"]]
     laws = laws_of(rows, known)
     ranges = {"width": (8, 499), "height": (8, 499)}
-    for seed in range(3):
+    for seed in range(batches):
         frame = laws.next_captures(4, ranges=ranges, seed=seed)
         laws = laws.update(words_of(*rows, of=frame), frame)
     fresh = layers(2000, 3)

@@ -199,8 +199,9 @@ def test_what_a_driver_sends() -> None:
 
 
 @pytest.mark.parametrize("huffman_format", [False, True])
-def test_arrays_and_loops_do_as_bit_by_bit(huffman_format: bool) -> None:
-    as_bit_by_bit(huffman_format, range(100, 104))
+@pytest.mark.parametrize("count", [4, pytest.param(8, marks=pytest.mark.long)])
+def test_arrays_and_loops_do_as_bit_by_bit(huffman_format: bool, count: int) -> None:
+    as_bit_by_bit(huffman_format, range(100, 100 + count))
 
 
 @pytest.mark.long
@@ -224,11 +225,14 @@ def as_bit_by_bit(huffman_format: bool, seeds: range) -> None:
 
 
 @pytest.mark.parametrize("often", [0, 1000])
-def test_items_are_counted_in_small_chunks(often: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [6, pytest.param(12, marks=pytest.mark.long)])
+def test_items_are_counted_in_small_chunks(
+    often: int, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     """Both ways to count the items of short segments, from chunk to chunk."""
     monkeypatch.setattr(counts, "OFTEN", often)
     monkeypatch.setattr(counts, "CHUNK", 32)
-    as_bit_by_bit(False, range(200, 206))
+    as_bit_by_bit(False, range(200, 200 + count))
     assert all(broken_streams(False, range(200, 208)))
 
 
@@ -258,9 +262,10 @@ def test_long_segments() -> None:
             )
 
 
-def test_zero_run_width_is_the_smallest_from_the_widest_down() -> None:
+@pytest.mark.parametrize("count", [20, pytest.param(40, marks=pytest.mark.long)])
+def test_zero_run_width_is_the_smallest_from_the_widest_down(count: int) -> None:
     seen = set()
-    for seed in range(20):
+    for seed in range(count):
         random = np.random.RandomState(seed)
         g = dataclasses.replace(geometry(random, False), channels=5, superblocks=1)
         given = content(random, g)
@@ -285,8 +290,9 @@ def test_zero_run_width_is_the_smallest_from_the_widest_down() -> None:
 
 
 @pytest.mark.parametrize("huffman_format", [False, True])
-def test_items_cover_every_bit_and_weight(huffman_format: bool) -> None:
-    for seed in range(6):
+@pytest.mark.parametrize("count", [6, pytest.param(15, marks=pytest.mark.long)])
+def test_items_cover_every_bit_and_weight(huffman_format: bool, count: int) -> None:
+    for seed in range(count):
         random = np.random.RandomState(seed)
         g = geometry(random, huffman_format, most=20)
         given = content(random, g)
