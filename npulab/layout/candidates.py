@@ -49,8 +49,8 @@ def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout,
 def _nests(
     shape: Shape, size: int, stored: dict[str, Any]
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """Yield nests of loops, each with the place where the nest ends if its last tiles are
-    completed.
+    """Yield nests of loops, each with the place at which the nest ends if tiles that the tensor
+    fills only in part take their full size.
     """
     itemsize = Layout((1,), (), **stored).itemsize
     axes = [axis for axis, n in enumerate(shape) if n > 1]

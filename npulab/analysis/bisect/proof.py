@@ -151,11 +151,11 @@ def wanted_of(
 
 
 def ways(groups: Collection[Items]) -> list[Items] | None:
-    """Return the smallest sets with an item of each group; None if there are more than
-    ``MOST_WAYS``.
+    """Return the sets that have an item of each group, without the sets that contain a smaller such
+    set; None if there are more than ``MOST_WAYS``.
 
-    >>> sorted(map(sorted, ways([frozenset({1}), frozenset({2, 3})])))
-    [[1, 2], [1, 3]]
+    >>> sorted(map(sorted, ways([frozenset({1, 2}), frozenset({1, 3})])))
+    [[1], [2, 3]]
     """
     found: list[Items] = [frozenset()]
     for group in groups:

@@ -214,43 +214,47 @@ def make_predicates(
     sizes: Collection[Expression] = (),
     extra: Collection[Priced] = (),
 ) -> Predicates:
-    """Conditions on leaves. Sizes are compared with thresholds and with each other."""
+    """Return conditions on leaves, each with its price in bits; sizes are also compared with
+    thresholds and with each other.
+
+    Of conditions that select the same captures the cheapest stays.
+    """
     table = _Literals(columns)
     single = []
     categories = []
     natural = []
-    name = math.log2(len(leaves) + 1) / 2
+    naming = math.log2(len(leaves) + 1) / 2  # bits that it takes to name a column
     for column in leaves:
         values = np.unique(columns[column]).tolist()
         if 2 <= len(values) <= BUDGET.categories:
             equal = [term("==", column, value) for value in values]
-            categories += [(condition, 2 + name) for condition in equal]
+            categories += [(condition, 2 + naming) for condition in equal]
             if len(values) > 2:
-                categories += [(opposite(condition), 2.5 + name) for condition in equal]
+                categories += [(opposite(condition), 2.5 + naming) for condition in equal]
             limits = []
             for low, high in itertools.pairwise(values[1:-1]):
                 limits.append(threshold(column, low, high))
-            single += both_ways((condition, cost + 2 + name) for condition, cost in limits)
+            single += both_ways((condition, cost + 2 + naming) for condition, cost in limits)
         elif len(values) > BUDGET.categories:
             single += both_ways(
                 [
-                    (term("==", column, values[0]), 5 + name),
-                    (term("==", column, values[-1]), 6 + name),
+                    (term("==", column, values[0]), 5 + naming),
+                    (term("==", column, values[-1]), 6 + naming),
                 ]
             )
             if column in sizes:
-                ways, round_limits = _thresholds(column, values, 3 + name)
-                natural += [*round_limits, (term("divides", column, 2), 4 + name)]
+                ways, round_limits = _thresholds(column, values, 3 + naming)
+                natural += [*round_limits, (term("divides", column, 2), 4 + naming)]
                 single += ways + both_ways(
-                    (term("divides", column, step), 4 + name + (step > 2)) for step in STEPS
+                    (term("divides", column, step), 4 + naming + (step > 2)) for step in STEPS
                 )
     single += categories
     many = [leaf for leaf in leaves if leaf in sizes]
     for (i, a), (j, b) in itertools.product(enumerate(many), repeat=2):
         if i != j:
-            single += both_ways([(term("<", a, b), 4 + 2 * name)])
+            single += both_ways([(term("<", a, b), 4 + 2 * naming)])
         if i < j:
-            single += both_ways([(term("==", a, b), 4 + 2 * name)])
+            single += both_ways([(term("==", a, b), 4 + 2 * naming)])
     groups = [table.group(single), *_joined(table, categories, natural)]
     return _merged(table, [*groups, table.group(extra)])
 

@@ -91,7 +91,9 @@ class Proof(Answer):
 
 @dataclass
 class _Tally:
-    """The captures of one law that were counted so far."""
+    """How many captures one law decided so far, how many of these values were wrong, and the first
+    capture with a wrong value (-1: none).
+    """
 
     decided: int = 0
     wrong: int = 0

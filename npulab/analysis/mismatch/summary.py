@@ -1,4 +1,4 @@
-"""Where outputs differ, and by how much: by difference, by channel, by place."""
+"""Where outputs differ and by how much: counts for each difference, each channel, each place."""
 
 from __future__ import annotations
 

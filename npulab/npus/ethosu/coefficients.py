@@ -35,7 +35,7 @@ class Records(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> Records:
-        """Return the records in bytes.
+        """Read the records from bytes, 10 for each channel.
 
         >>> Records.of(bytes([254, 255, 255, 255, 255, 0, 0, 0, 64, 38]))
         Records(bias=array([-2]), multiplier=array([1073741824]), right_shift=array([38]))

@@ -190,8 +190,9 @@ class _Chunks:
     def walk(self, header: Slice, take: Callable[[str, int, int], int], bit: int) -> int:
         """Find the chunks of a slice with this header, from ``bit`` on; return the bit after them.
 
-        ``take(kind, bit, width)`` returns the value of the code there. This is the hot loop of
-        decoding, so its lists have local names.
+        ``take(kind, bit, width)`` gives the value of the code there: the value that is read, or, if
+        a slice is written, the value to write. Most time of decoding is spent in this loop, so its
+        lists have local names.
         """
         plain = header.wdiv == PLAIN
         few = header.run_codes

@@ -38,8 +38,8 @@ class Values(dict[str, int]):
 def values_of(
     job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False, unwritten: bool = False
 ) -> Values:
-    """Return the values of a job's fields, and of the job's start, by full name, as meant; with
-    ``raw`` as stored.
+    """Return the values of the fields of a job, and of the registers that start it, by full name:
+    decoded, or with ``raw`` the stored bits.
 
     A field with an enum has its code as value. If the job is register writes, only fields of
     registers that it writes are returned, with ``unwritten`` all fields. Raises LookupError if

@@ -41,7 +41,7 @@ class Task:
 
     @classmethod
     def of(cls, data: bytes) -> Task:
-        """Return the record in 40 bytes."""
+        """Read a record from its 40 bytes."""
         return cls(**TABLES[TASK].decode(np.frombuffer(data, "<u4")))
 
     @property

@@ -411,8 +411,8 @@ def _places(
     elements: Sequence[PlacedRegister], block: str, lost: list[Lost]
 ) -> Iterator[PlacedRegister]:
     """Yield each register with its block: ``block`` or, if many registers have the same offset, a
-    block named after the first words of the register's name. If another register has the same
-    offset in this block, the register goes to a further block, and a loss says so.
+    block named after the first words of the register's name. A register whose offset is taken in
+    that block gets one more block, and ``lost`` gets an entry about it.
     """
     words = _block_words(elements)
     taken: dict[tuple[str, int], str] = {}

@@ -94,7 +94,7 @@ def _registers(
 
 def _joined(fields: Sequence[Cells], register: str) -> Iterator[Cells]:
     """Yield the fields of a register. If a field has a piece in each word of a register of 64 bits,
-    the two are joined to one field, but only if a reader gives the joined field the same name.
+    the pieces become one field, but only if npulab reads the joined field back by the same name.
     """
     lower: dict[Any, Cells] = {}
     upper: dict[Any, Cells] = {}

@@ -21,7 +21,7 @@ from npulab.npus.vivante.coefficients.codes import (
     Coding,
 )
 
-# The ways of a byte; that of entry n of the table is BY_ENTRY + n.
+# How a byte is written: by its length, as it is, or by entry n of the table (BY_ENTRY + n).
 BY_LENGTH, AS_IT_IS, BY_ENTRY = 0, 1, 2
 # By byte: the bit length of its magnitude, as streams with zero runs count it.
 LENGTHS = np.array([min(byte, 256 - byte).bit_length() for byte in range(256)])

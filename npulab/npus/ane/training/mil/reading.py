@@ -163,7 +163,7 @@ class _Reader:
         return tuple(items)
 
     def block(self, item: Callable[[], Any]) -> tuple[Any, ...]:
-        """Return items in braces, without commas."""
+        """Read items between braces that no commas separate."""
         self.take("{")
         return self.many(item, "}", "")
 
