@@ -1,4 +1,4 @@
-"""Output codes of rounding rules side by side, for accumulators of interest."""
+"""Output codes of several rules side by side, for chosen accumulators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from npulab.quant.requantize import within
 from npulab.quant.rules import RULES, Rule, ratio_of_scales, rule
 from npulab.support.late import pd
 
-TYPE = "uint8"  # rules with this output type are the default
+TYPE = "uint8"  # the default rules are all rules with outputs of this type
 Scales = float | tuple[float, float, float]
 
 
@@ -22,12 +22,13 @@ def codes_by_rule(
     zero_point: int = 0,
     rules: Iterable[str | Rule] | str | Rule | None = None,
 ) -> pd.DataFrame:
-    """Return output codes before the clamp: a row per rule, a column per accumulator, accumulators
-    ascending.
+    """Return output codes before the clamp: a row per rule, a column per accumulator. The columns
+    are sorted by accumulator.
 
-    ``scales`` are the scales of input, weights and output, or one number, their ratio. ``rules``
-    are names or rules, by default all rules of 8-bit outputs. Raises LookupError for an unknown
-    rule, ValueError for a ratio or an accumulator outside of a rule's range.
+    ``scales`` are the scales of input, weights and output, or one number: ``input scale * weight
+    scale / output scale``. ``rules`` are names or rules, by default all rules with uint8 outputs.
+    Raises LookupError for an unknown rule. Raises ValueError if a rule cannot represent the ratio
+    of the scales, or if its register cannot hold an accumulator.
 
     >>> codes_by_rule([-2, 2], 0.25, rules=["vivante-v7:half-up", "vivante-v7:half-away"])
                           -2   2
@@ -57,8 +58,8 @@ def codes_by_rule(
 
 
 def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], Array]]:
-    """Return groups of rules with equal rows in ``codes_by_rule``: the names of the rules and their
-    codes.
+    """Return the groups of rules that have equal rows in the table of ``codes_by_rule``: for each
+    group the names of its rules, and their common codes.
     """
     found: dict[bytes, tuple[list[str], Array]] = {}
     for name, row in zip(codes.index, codes.to_numpy(), strict=True):
@@ -67,8 +68,10 @@ def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], Array]]:
 
 
 def three(scales: Scales) -> tuple[Any, Any, Any]:
-    """Return the scales of input, weights and output. If ``scales`` is one number, it is the ratio:
-    the weights have it as their scale, input and output have 1.
+    """Return the scales of input, weights and output.
+
+    If ``scales`` is one number, it is taken as the weight scale, with 1 as the scale of input and
+    output.
     """
     if not isinstance(scales, tuple | list):
         return 1.0, scales, 1.0
@@ -81,7 +84,7 @@ def three(scales: Scales) -> tuple[Any, Any, Any]:
 
 
 def real_values(accumulators: Any, scales: Scales) -> Array:
-    """Return accumulators as real numbers in units of the output scale, float64; the ratio of
-    scales is formed in double.
+    """Return accumulators as real numbers in units of the output scale, float64. The ratio of the
+    scales is computed in float64 too.
     """
     return np.asarray(accumulators, np.float64) * ratio_of_scales(*three(scales), "D")

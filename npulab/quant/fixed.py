@@ -1,6 +1,6 @@
 """Fixed-point arithmetic of gemmlowp on int64 arrays that hold int32 registers.
 
-A number with ``n`` integer bits is ``raw / 2**(31 - n)``. Source:
+A register with ``n`` integer bits stands for the number ``register / 2**(31 - n)``. Source:
 gemmlowp/fixedpoint/fixedpoint.h.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 LOW, HIGH = -(2**31), 2**31 - 1
-# exp(-2**n) with no integer bits, by n
+# the key is n, the value is exp(-2**n) as a register with no integer bits
 EXPONENTIALS = {
     -2: 1672461947,
     -1: 1302514674,
@@ -25,9 +25,10 @@ START, SLOPE = 1515870810, -1010580540  # 48/17 and -32/17 with 2 integer bits
 
 
 def product(a: Array, b: Array | int, bits: int = 31) -> Array:
-    """Return ``a * b / 2**bits`` rounded to nearest, saturated: the doubling high product of
-    registers of ``bits + 1`` bits. Ties go away from zero for positive products and up for
-    negative ones.
+    """Return ``a * b / 2**bits`` rounded to nearest and saturated. ``a`` and ``b`` are registers of
+    ``bits + 1`` bits; gemmlowp calls this the doubling high product.
+
+    Ties go away from zero if the product is positive, and up if it is negative.
     """
     whole = np.asarray(a, np.int64) * b
     nudged = whole + np.where(whole >= 0, 2 ** (bits - 1), 1 - 2 ** (bits - 1))
@@ -47,8 +48,8 @@ def shifted_left(values: Array, by: int) -> Array:
 
 
 def exponential(values: Array, integer_bits: int) -> Array:
-    """Return ``exp(values)`` for values of at most 0. The values have ``integer_bits`` integer
-    bits, the result has none.
+    """Return ``exp(values)``, with no integer bits, for values of at most 0 that have
+    ``integer_bits`` integer bits.
     """
     values = np.asarray(values, np.int64)
     fraction_bits = 31 - integer_bits
@@ -65,8 +66,8 @@ def exponential(values: Array, integer_bits: int) -> Array:
 
 
 def _exponential_of_quarter(values: Array) -> Array:
-    """Return the exponential of values from -1/4 to 0, both with no integer bits: a Taylor series
-    about -1/8.
+    """Return the exponential of values from -1/4 to 0, by a Taylor series about -1/8. Values and
+    result have no integer bits.
     """
     x = values + 2**28
     square = product(x, x)
@@ -76,8 +77,8 @@ def _exponential_of_quarter(values: Array) -> Array:
 
 
 def inverse_of_one_plus(values: Array) -> Array:
-    """Return ``1 / (1 + values)`` of values from 0 to 1, both with no integer bits: three steps of
-    Newton's method.
+    """Return ``1 / (1 + values)`` for values from 0 to 1, by three steps of Newton's method. Values
+    and result have no integer bits.
     """
     total = np.asarray(values, np.int64) + HIGH
     half = np.sign(total) * ((np.abs(total) + 1) // 2)
@@ -88,8 +89,8 @@ def inverse_of_one_plus(values: Array) -> Array:
 
 
 def reciprocal(values: Array, integer_bits: int) -> tuple[Array, Array]:
-    """Return (raw, bits) for positive values that have ``integer_bits`` integer bits:
-    ``1 / values`` is ``raw / 2**(31 + bits)``.
+    """Return (register, bits) for positive values that have ``integer_bits`` integer bits: ``1 /
+    values`` is ``register / 2**(31 + bits)``.
     """
     values = np.asarray(values, np.int64)
     headroom = 32 - np.frexp(values.astype(np.float64))[1].astype(np.int64)

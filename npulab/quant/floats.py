@@ -1,5 +1,5 @@
-"""Floating-point numbers of a type: the distance of two tensors, and exact values rounded to the
-type once.
+"""Distances of two tensors in representable numbers, and exact values that are rounded once to a
+floating-point type.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def ulps(a: Any, b: Any) -> Array:
     """Return how many representable numbers two tensors, both float16 or both float32, are apart:
     int64 ``(...)``.
 
-    +0 and -0 are one number, and infinity is the next after the largest number. The distance of two
-    NaNs is 0; the distance of a NaN from a number is one more than the distance of the infinities.
-    Raises ValueError for tensors of other types or of different types.
+    +0 and -0 count as one number. Infinity comes next after the largest finite number. The distance
+    of two NaNs is 0; the distance of a NaN from a number is one more than the distance between the
+    two infinities. Raises ValueError if the types differ, or are neither float16 nor float32.
 
     >>> ulps(np.float16([1, -0.0, 65504]), np.float16([1.001, 0, np.inf])).tolist()
     [1, 0, 1]
@@ -34,12 +34,13 @@ def ulps(a: Any, b: Any) -> Array:
 
 
 def steps(a: Any, b: Any) -> Array:
-    """Return how many representable numbers lead from ``b`` up to ``a``, int64 ``(...)``: a
-    difference of codes, or ulps with a sign.
+    """Return how many representable numbers lead from ``b`` up to ``a``, int64 ``(...)``; negative
+    if ``a`` is the smaller. For codes this is their difference, for real numbers it is ``ulps``
+    with a sign.
 
-    If only one of the two is NaN, the result is the largest number of steps, always positive.
-    Raises ValueError for a real number and a code, and for types that are neither codes nor float16
-    or float32.
+    If exactly one of two numbers is NaN, the result is the distance that ``ulps`` has for a NaN,
+    always positive. Raises ValueError if one tensor is real and the other has codes, and for types
+    that are neither codes nor float16 nor float32.
 
     >>> steps(np.uint8([3, 3]), np.uint8([5, 3])).tolist()
     [-2, 0]
@@ -68,8 +69,8 @@ def unit(dtype: Any) -> str:
 
 
 def _place(values: Array) -> Array:
-    """Return the place of each number in the sorted numbers of its type, int64; both zeros have
-    place 0.
+    """Return the place of each number in the sorted list of all numbers of its type, int64, counted
+    from 0 for both zeros.
     """
     whole = SAME_SIZE[values.dtype.name]
     bits = (
@@ -82,10 +83,10 @@ def _place(values: Array) -> Array:
 
 
 class Near(NamedTuple):
-    """Numbers ``values + tail`` in float64, right to within ``error``: the tail is the sum of the
-    rounding errors.
+    """Numbers in two parts: ``values + tail`` is an exact number to within ``error``, all in
+    float64. ``tail`` is the sum of the rounding errors made in ``values``.
 
-    float32 numbers have no tail: the errors of their roundings are lost.
+    float32 numbers have no ``tail``: their rounding errors are lost.
     """
 
     values: Array
@@ -93,7 +94,7 @@ class Near(NamedTuple):
     error: Array | float = 0.0
 
     def __mul__(self, by: Any) -> Near:
-        """The product with numbers of the same type."""
+        """Return the product with ``by``, numbers of the same type as ``values``."""
         a, b = self.values, np.asarray(by, self.values.dtype)
         product = a * b
         if product.dtype != np.float64:
@@ -103,7 +104,7 @@ class Near(NamedTuple):
         return self._next(product, lost, self.tail * b, self.error * np.abs(b))
 
     def __add__(self, other: Any) -> Near:
-        """The sum with numbers of the same type."""
+        """Return the sum with ``other``; both have values of the same type."""
         total, lost = _sum(self.values, np.asarray(other, self.values.dtype))
         if total.dtype == np.float64:
             return self._next(total, lost, self.tail, self.error)
@@ -129,22 +130,24 @@ class Near(NamedTuple):
 
 
 def _split(values: Array) -> tuple[Array, Array]:
-    """Return two halves of 26 bits of each number, whose sum is the number."""
+    """Return each number as two numbers of at most 26 bits that add up to it."""
     raised = values * (2.0**27 + 1)
     high = raised - (raised - values)
     return high, values - high
 
 
 def _sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return (the sum, the error of its rounding), whichever of the two numbers is larger."""
+    """Return (the rounded sum, its rounding error). Either of the two numbers may be the larger."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)
 
 
 def odd(near: Near) -> Array:
-    """Return the sums of values and tails as float64, rounded to odd: rounding them again, to fewer
-    bits, gives the exact numbers rounded once (Boldo and Melquiond, 2008).
+    """Return ``values + tail`` as float64, rounded to odd.
+
+    Rounding the result once more, to fewer bits, gives the same number as rounding the exact sum
+    once (Boldo and Melquiond, 2008).
     """
     total, rest = _sum(near.values, np.asarray(near.tail))
     whole = np.isfinite(near.values)
@@ -164,11 +167,11 @@ def nearest_half(value: Fraction) -> np.float16:
 
 
 def _odd(values: Array, side: Any) -> Array:
-    """Return float64 numbers that round to float16 like numbers slightly above the values (side 1),
-    slightly below (-1), or equal to them (0).
+    """Return float64 numbers that round to float16 as numbers slightly above the values do
+    (``side`` 1), slightly below (-1), or exactly equal to them (0).
 
-    A number whose last bit is 1 is neither a float16 number nor half way between two: an even value
-    is replaced by its odd neighbour on that side.
+    A float64 whose last bit is 1 is neither a float16 number nor half way between two of them. So a
+    value whose last bit is 0 is replaced by its neighbour on the given side, whose last bit is 1.
     """
     even = values.view(np.int64) % 2 == 0
     return np.where(
@@ -183,8 +186,8 @@ def halves(
 ) -> Array:
     """Return numbers clamped to ``bounds`` and rounded once to float16; every NaN becomes 0x7E00.
 
-    ``exact`` computes the number at a place where the error leaves two answers possible. A lower
-    bound of 0 turns -0 into +0.
+    If the error of a number allows two roundings, ``exact`` is called with the number's place in
+    the array and computes it exactly. A lower bound of 0 turns -0 into +0.
     """
 
     def rounded(some: Array) -> Array:
@@ -195,11 +198,11 @@ def halves(
         if np.any(near.tail):
             total, rest = _sum(values, np.asarray(near.tail))
             # values without a tail stay as they are: the sum could change the sign of a zero
-            there = np.isfinite(values) & (near.tail != 0)
-            values, rest = np.where(there, total, values), np.where(there, rest, 0.0)
+            tailed = np.isfinite(values) & (near.tail != 0)
+            values, rest = np.where(tailed, total, values), np.where(tailed, rest, 0.0)
         out = rounded(_odd(values, np.sign(rest)) if np.any(rest) else values)
         if np.any(near.error):
-            open_ = (near.error > 0) & (np.abs(rest) <= near.error) & np.isfinite(values)
+            undecided = (near.error > 0) & (np.abs(rest) <= near.error) & np.isfinite(values)
             reach = np.abs(rest) + near.error
             # ``nextafter`` moves the value past the error even if the error is too small to change
             # it
@@ -207,6 +210,6 @@ def halves(
                 rounded(np.nextafter(values + sign * reach, sign * np.inf)).view(np.int16)
                 for sign in (-1, 1)
             )
-            for place in np.argwhere(open_ & (low != high)).tolist():
+            for place in np.argwhere(undecided & (low != high)).tolist():
                 out[tuple(place)] = exact(tuple(place))
     return np.where(np.isnan(out), np.float16(np.nan), out)

@@ -1,6 +1,6 @@
 """Rules grouped by the function that they compute, whatever their names.
 
-Two rules are one function if they are the same arithmetic under two names.
+Two rules compute one function if their arithmetic is the same and only their names differ.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Item = TypeVar("Item")
 
 
 class Function(NamedTuple):
-    """The function that a rule computes, as kind and parameters: equal functions give equal
-    outputs.
+    """The function that a rule computes: its ``kind`` (the name of the rule's class) and the
+    parameters that affect outputs. Equal functions give equal outputs.
     """
 
     kind: str
@@ -28,11 +28,10 @@ class Function(NamedTuple):
 
 
 def functions(rules: Iterable[Rule], zero_point: int | None = None) -> list[tuple[list[Rule], str]]:
-    """Group rules by the function that they compute; each group has the reason why it is one
-    function.
+    """Return groups of rules that compute the same function, each as (rules, reason).
 
-    With a ``zero_point``, rules that give different outputs only at other zero points are one
-    function too.
+    If ``zero_point`` is given, rules also belong to one group if their outputs differ only with
+    other zero points of the output.
 
     >>> from npulab.quant.rules import rule
     >>> [len(same) for same, reason in functions([rule("qnnpack-q31"), rule("gemmlowp:S"), rule("gemmlowp")])]
@@ -46,8 +45,8 @@ def by_function(
     computed: Callable[[Item, int | None], Function],
     zero_point: int | None,
 ) -> list[tuple[list[Item], str]]:
-    """Group items by ``computed(item, zero_point)``; each group has the reason why it is one
-    function.
+    """Return groups of items for which ``computed(item, zero_point)`` is the same function, each as
+    (items, reason).
     """
     groups: dict[Function, list[Item]] = {}
     for item in items:
@@ -62,7 +61,9 @@ def by_function(
 
 
 def function_of(by: Rule, zero_point: int | None) -> Function:
-    """Return the function of a rule; a ``zero_point`` of None stands for any zero point."""
+    """Return the function that a rule computes with a zero point of the output; None stands for any
+    zero point.
+    """
     kind = type(by)
     parameters = {field.name: getattr(by, field.name) for field in fields(by)}
     del parameters["name"]
@@ -75,8 +76,8 @@ def function_of(by: Rule, zero_point: int | None) -> Function:
     if isinstance(by, Float) and kind is Float and by.zero_point_first:
         parameters["ties"] = "half-even"
         parameters["zero_point_first"] = zero_point != 0
-    # these rules round the ratio to a float32 multiplier anyway: order "S", which rounds the
-    # quotient first, gives the same multiplier as "P"
+    # these rules round the ratio to float32 in any case, so that orders "S" and "P" give the same
+    # multiplier: "S" only rounds earlier
     if kind in (Float, Half, Hybrid, Mantissa) and by.order == "P":
         parameters["order"] = "S"
     return Function(kind.__name__, tuple(parameters.items()))

@@ -1,5 +1,5 @@
-"""Accumulators turned into outputs by a rule, fast: most outputs are decided in float32, and the
-rule itself computes the few near a rounding boundary.
+"""Accumulators turned into outputs by a rule, fast: float32 arithmetic decides most outputs, and
+the rule's ``exact`` computes the few near a rounding boundary.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from numpy import ndarray as Array
 
 from npulab.quant.rules import Float, Rule, rule
 
-# x + MAGIC has x, rounded half to even, in its low bits (float32)
+# the low bits of the float32 sum x + MAGIC are x, rounded to a whole number, ties to even
 MAGIC = np.float32(1.5 * 2**23)
-MAGIC_BYTES = np.float32(1.5 * 2**15)  # x + MAGIC_BYTES keeps 8 bits of fraction
-Q31, SHORT = 31, 16  # fraction bits of most rules; most bits of a multiplier of other libraries
+MAGIC_BYTES = np.float32(1.5 * 2**15)  # the sum x + MAGIC_BYTES keeps 8 fraction bits of x
+Q31, SHORT = 31, 16  # fraction bits of most rules; bits of a short multiplier
 BUNCH = 16_384  # most elements that are recomputed at once
 NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
 
@@ -31,11 +31,12 @@ def requantize(
     low: int,
     high: int,
 ) -> Array:
-    """Return the outputs ``(..., C)`` int64 of accumulators: scaled by the rule, moved by the zero
-    point, clamped.
+    """Return the outputs ``(..., C)`` int64 of accumulators: scaled by the rule, plus the zero
+    point, clamped to ``low`` and ``high``.
 
-    Raises ValueError for a multiplier, right shift or accumulator outside of the rule's range. A
-    UserWarning tells of a multiplier of 16 bits given to a rule that reads 31.
+    Raises ValueError for a multiplier, right shift or accumulator outside of the rule's range.
+    Gives a UserWarning if a multiplier of at most 16 bits is given to a rule whose multipliers have
+    31 bits.
 
     >>> requantize(np.array([12861, -14632]), "vivante-v7:half-even", 45246, 23, 119, 0, 255)
     array([188,  40])
@@ -48,8 +49,11 @@ def requantize(
 
 
 def _tell_short(by: Rule, multiplier: Any, right_shift: Any) -> None:
-    """Warn of a multiplier of at most 16 bits given to a rule whose multipliers have 31, as a
-    ``multiplier / 2**n`` of a library with other conventions has."""
+    """Warn if a rule with 31-bit multipliers is given a multiplier of at most 16 bits.
+
+    Some libraries state a ratio as ``multiplier / 2**n`` with few bits, which such a rule would
+    read as a far smaller ratio.
+    """
     if by.fraction_bits != Q31:
         return
     multipliers, shifts = np.broadcast_arrays(multiplier, right_shift)
@@ -69,11 +73,11 @@ def _tell_short(by: Rule, multiplier: Any, right_shift: Any) -> None:
 
 
 def within(accumulators: Array, by: Rule, channel: int = 0) -> Array:
-    """Return accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped if the rule
-    wraps.
+    """Return accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped, if the
+    rule wraps.
 
-    ``channel`` is the number of the first channel, for the error text. If the register does not
-    wrap, raises ValueError for an accumulator that does not fit; the text names its channel.
+    If the rule does not wrap, raises ValueError for an accumulator that does not fit; the text
+    names its channel. ``channel`` is the number of the first of the C channels.
     """
     accumulators = np.asarray(accumulators, np.int64)
     low, high = by.accumulators
@@ -93,15 +97,19 @@ def within(accumulators: Array, by: Rule, channel: int = 0) -> Array:
 
 @dataclass(eq=False)
 class Requantizer:
-    """A rule prepared for rows of accumulators of one layer.
+    """A rule prepared for rows of accumulators of one layer; a row has ``repeat`` positions of C
+    channels.
 
     ``parts`` are (rule, first channel, end channel): a kernel may use one rule in its vector body
-    and another in its tail. Multiplier and right shift are per channel ``(C,)``; ``factor`` is
-    their float32 value, repeated for every position of a row.
+    and another for the last channels. ``multiplier`` and ``right_shift`` are per channel ``(C,)``.
+    Outputs are clamped to ``low`` and ``high``.
 
-    A product of float32 numbers is right to within 2**-22 of its size. So, inside the clamp range,
-    an estimate equals the rule's answer if its distance from a rounding boundary is more than that
-    error plus the rule's maximum deviation. The rule recomputes all other outputs.
+    ``factor`` is the float32 ratio of each accumulator in a row. The product of accumulator and
+    factor is an estimate of the output before rounding. Its error is at most 2**-22 of its size,
+    plus the maximum deviation of the rule. ``limit`` is 1/2 minus this error: if an estimate is at
+    most that far from the nearest whole number, its rounding is the rule's answer. Otherwise it is
+    near a rounding boundary, and the rule itself computes the output. ``bytewise`` is true if 8
+    bits of fraction are enough to see which estimates are near a boundary.
     """
 
     parts: tuple[tuple[Rule, int, int], ...]
@@ -124,9 +132,9 @@ class Requantizer:
         limits: tuple[int, int],
         channels: int,
     ) -> Requantizer:
-        """Return a requantizer that uses one rule for every channel.
+        """Return a requantizer that uses one rule for all ``channels``.
 
-        ``factors`` are (multiplier, right_shift), ``limits`` the lowest and the highest output.
+        ``factors`` are (multiplier, right_shift), ``limits`` are the lowest and the highest output.
         """
         multiplier = np.ascontiguousarray(np.broadcast_to(factors[0], (channels,)))
         right_shift = np.ascontiguousarray(np.broadcast_to(factors[1], (channels,)))
@@ -148,8 +156,8 @@ class Requantizer:
         reach = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point)) + 1
         limit = 0.5 - deviation - reach * 2.0**-22
         self.bytewise = by.rounding_direction == "nearest" and bool(0.5 - limit.min() < 2.0**-9)
-        # one limit for all channels is quicker, and if the limits are close it makes the rule
-        # recompute only few more outputs
+        # one limit for all channels is quicker; if the limits of the channels are close, the rule
+        # recomputes only few more outputs with the smallest of them
         even = np.ptp(limit) < 2.0**-5
         if even:
             self.limit = np.float32(limit.min())
@@ -158,7 +166,7 @@ class Requantizer:
 
     @property
     def plain(self) -> bool:
-        """True if float32 arithmetic is the rule itself: nothing is recomputed."""
+        """True if the rule is itself float32 arithmetic, so that no output is recomputed."""
         by = self.parts[0][0]
         reach = max(abs(self.low), abs(self.high), abs(self.zero_point))
         return (
@@ -166,11 +174,11 @@ class Requantizer:
         )
 
     def __call__(self, accumulators: Array, out: Array, scratch: Scratch) -> tuple[Array, Array]:
-        """Write the outputs of accumulators ``(n, repeat * C)``, whole numbers in float32 or
-        float64, to ``out``.
+        """Write the outputs of accumulators ``(n, repeat * C)`` to ``out``. The accumulators are
+        whole numbers in float32 or float64.
 
-        Return the outputs that ``recompute`` must still decide: their flat places in ``out`` and
-        their accumulators.
+        Return the outputs that are not decided yet, as (their indices in the flattened ``out``,
+        their accumulators); ``recompute`` decides them.
         """
         scaled = scratch.take("scaled", accumulators.shape, np.float32)
         if accumulators.dtype == np.float32:
@@ -198,7 +206,7 @@ class Requantizer:
         np.clip(scaled, np.float32(self.low) - shift, np.float32(self.high) - shift, out=scaled)
         scaled += MAGIC
         whole = scaled.view(np.int32)
-        # with 8 bits the low byte is the whole number, and adding the zero point wraps into range
+        # an 8-bit output is the low byte, and adding the zero point to it wraps into the range
         if out.itemsize == 1:
             np.copyto(out, whole, casting="unsafe")
             if not first:
@@ -210,9 +218,9 @@ class Requantizer:
         """Write estimates of 8 bits; return a mask that is true where an estimate is near a
         boundary.
 
-        A value plus MAGIC_BYTES has its whole part in one byte and eight bits of fraction, rounded
-        to nearest, in the byte below it: a fraction of 0 means that the value is within 2**-9 of a
-        boundary.
+        The sum of a value and MAGIC_BYTES has the value's whole part in one byte, and eight bits of
+        its fraction, rounded to nearest, in the byte below. A fraction of 0 there means that the
+        value is within 2**-9 of a rounding boundary.
         """
         zero = np.float32(self.zero_point)
         both = scratch.take("both", scaled.shape, np.int16)
@@ -246,8 +254,8 @@ class Requantizer:
         return near
 
     def recompute(self, at: Array, accumulators: Array, out: Array) -> None:
-        """Write the rule's own answers to the flat places ``at`` of ``out``, from their
-        accumulators.
+        """Write the rule's own answers to ``out``. ``at`` are indices in the flattened ``out``,
+        ``accumulators`` the accumulators at these indices.
         """
         channels = len(self.multiplier)
         columns = out.shape[-1]
@@ -274,14 +282,16 @@ class Requantizer:
 
 
 class Scratch:
-    """Named arrays that a layer reuses for every block."""
+    """Arrays with names, which a layer uses again for every block."""
 
     def __init__(self) -> None:
         self._held: dict[str, Array] = {}
         self._views: dict[tuple[str, tuple[int, ...]], Array] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an array by name; its content is left over from its last use."""
+        """Return the array of a name in the given shape and type. Its values are left over from its
+        last use.
+        """
         view = self._views.get((name, shape))
         if view is not None and view.dtype == dtype:
             return view

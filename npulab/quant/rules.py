@@ -1,13 +1,12 @@
-"""Quantized numbers and the rules that turn an accumulator into an output.
+"""Quantized numbers, and the rules that turn an accumulator into an output.
 
-``real = scale * (q - zero_point)``. A rule forms a multiplier and a right shift from the three
-scales of a layer (``multiplier / 2**right_shift`` is the ratio of the scales, as exactly as the
-rule can represent it) and applies them to accumulators with a stated rounding. Then the zero point
-is added and the sum is clamped.
+A code ``q`` stands for ``real = scale * (q - zero_point)``. From the three scales of a layer a rule
+forms a multiplier and a right shift: ``multiplier / 2**right_shift`` is ``input scale * weight
+scale / output scale``, as exactly as the rule can represent it. The rule scales accumulators by
+them, with a stated rounding. Then the zero point is added and the sum is clamped.
 
-Every rule has two methods that give the same numbers: ``exact``, its definition in whole numbers,
-and ``fast``, which decides most elements in float32 and calls ``exact`` for the few near a
-boundary.
+Every rule has two methods that give the same numbers. ``exact`` is its definition in whole numbers.
+``fast`` decides most elements in float32 and calls ``exact`` for the few near a rounding boundary.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from numpy import ndarray as Array
 from npulab.support.refuse import need_all, one_of, refuse_if
 
 ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
-# orders in which the ratio of scales is formed: "D" all in double, "P" the product in single and
-# the quotient in double, "S" all in single
+# How ``input scale * weight scale / output scale`` is computed: "D" in float64; "P" the product in
+# float32, the quotient in float64; "S" both in float32.
 ORDERS = ("D", "P", "S")
 EXACT_FLOAT32, EXACT_FLOAT64 = 2**24, 2**53
 QUANTIZED = ("int8", "uint8", "int16")  # types of codes
-# earlier names of attributes, which still work with a warning
+# the key is the former name of an attribute, which works with a warning; the value is its name now
 FORMER = {"toward": "rounding_direction", "stray": "max_deviation"}
-HALVES = np.array([0, *(2**n for n in range(62))])  # half of 2**shift, by shift; 0 for a shift of 0
-Factors = tuple[Array, Array]  # multiplier and right shift, by channel
+HALVES = np.array([0, *(2**n for n in range(62))])  # item n is half of 2**n; item 0 is 0
+Factors = tuple[Array, Array]  # (multiplier, right shift), per channel
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,10 @@ class QuantParams:
     """Scale and zero point of a tensor; ``scale`` is a float, or a tuple with one float per output
     channel.
 
-    Weights may have ``zero_points``, one per output channel, in place of ``zero_point``, as ONNX
-    has them; if all are equal, they become ``zero_point``. Raises ValueError for a scale that is
-    not positive and finite, and for both kinds of zero points.
+    Weights may have ``zero_points``, one per output channel as in ONNX, in place of ``zero_point``;
+    if all are equal, they become ``zero_point``. Raises ValueError for a scale that is not positive
+    and finite, for a ``zero_point`` that is not a whole number, and if both ``zero_point`` and
+    ``zero_points`` are given.
 
     >>> QuantParams(0.5, zero_points=(3, 3)), QuantParams(0.5, zero_points=(3, 4)).zeros
     (QuantParams(scale=0.5, zero_point=3), array([3, 4]))
@@ -83,8 +83,9 @@ class QuantParams:
 
     @property
     def zeros(self) -> Array:
-        """The zero point ``()`` or, if weights have several, one per output channel ``(C,)``,
-        int64."""
+        """The zero point as an int64 array: ``()``, or ``(C,)`` if weights have one per output
+        channel.
+        """
         return np.array(self.zero_points or self.zero_point, np.int64)
 
     def __repr__(self) -> str:
@@ -95,8 +96,8 @@ class QuantParams:
 
 
 def shift_right(values: Array, shift: Any, rounding: str) -> Array:
-    """Return ``values / 2**shift`` rounded by the named rounding, int64; ``|values| < 2**62``,
-    shift >= 0.
+    """Return ``values / 2**shift``, rounded as ``rounding`` names it, int64. Allowed are ``|values|
+    < 2**62`` and a shift of at least 0.
 
     >>> [int(shift_right(np.int64(-5), 1, r)) for r in ROUNDINGS]
     [-3, -2, -2, -2, -3]
@@ -105,7 +106,7 @@ def shift_right(values: Array, shift: Any, rounding: str) -> Array:
     one_of("rounding", rounding, ROUNDINGS)
     if rounding == "floor":
         return values >> shift
-    if shift.size and shift.max() > 62:  # a shift past 62 leaves less than a half of any value
+    if shift.size and shift.max() > 62:  # a shift above 62 leaves less than 1/2 of any value
         return np.where(shift > 62, 0, shift_right(values, np.minimum(shift, 62), rounding))
     if rounding == "toward-zero":
         return np.sign(values) * (np.abs(values) >> shift)
@@ -119,8 +120,8 @@ def shift_right(values: Array, shift: Any, rounding: str) -> Array:
 
 
 def divided(values: Array, by: Any, rounding: str) -> Array:
-    """Return ``values / by`` rounded by the named rounding; both are whole numbers, ``by`` at least
-    1.
+    """Return ``values / by``, rounded as ``rounding`` names it. Both are whole numbers, ``by`` at
+    least 1.
 
     >>> [int(divided(np.int64(-10), 4, r)) for r in ROUNDINGS]
     [-3, -2, -2, -2, -3]
@@ -168,8 +169,9 @@ def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, orde
 
 
 def positive(name: str, given: Any, single: Any) -> None:
-    """Raise ValueError if a scale, as float32, is not positive and finite; the message shows
-    ``given``."""
+    """Raise ValueError if a scale, as float32, is not positive and finite. The message names the
+    parameter and shows its value, ``given``.
+    """
     wrong = ~(np.isfinite(single) & (np.asarray(single) > 0))
     if np.any(wrong):
         got = np.broadcast_to(np.asarray(given), wrong.shape)[wrong].flat[0]
@@ -181,15 +183,19 @@ def positive(name: str, given: Any, single: Any) -> None:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rounding rule: how scales become a multiplier and a right shift, and how these turn
-    accumulators into outputs.
+    """A rounding rule: it turns scales into a multiplier and a right shift, and scales accumulators
+    to outputs by these two.
 
-    ``multiplier / 2**(fraction_bits + right_shift)`` is the ratio of scales as the rule forms it.
-    A rule of your own is a subclass with ``of_ratio`` and ``exact``; ``rounding_direction`` says
-    what ``exact`` approximates ("nearest", "floor", "toward-zero") and ``max_deviation`` is its
-    maximum deviation from that rounding of the real-valued result, in output units. Accumulators
-    that ``register`` bits cannot hold wrap if ``wraps`` is set, and are refused otherwise.
-    ``types`` are the output types that the rule is used with.
+    ``multiplier / 2**(fraction_bits + right_shift)`` is the ratio of scales as the rule forms it;
+    ``order`` is one of ``ORDERS``. ``multipliers`` and ``right_shifts`` are the lowest and highest
+    that are allowed. Accumulators that a register of ``register`` bits cannot hold wrap if
+    ``wraps`` is true, and are refused otherwise. ``types`` are the output types that the rule is
+    used with.
+
+    A rule of your own is a subclass with ``of_ratio`` and ``exact``. Its ``rounding_direction`` is
+    the rounding of the real-valued result that ``exact`` approximates: "nearest", "floor" or
+    "toward-zero". Its ``max_deviation`` says how far from a boundary of that rounding ``exact`` may
+    still give the other code, in output units.
     """
 
     name: str
@@ -222,16 +228,17 @@ class Rule:
         return -(2 ** (self.register - 1)), 2 ** (self.register - 1) - 1
 
     def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> Factors:
-        """Return (multiplier, right_shift), int64 in the shape of ``weight_scale``; here a
-        multiplier of 31 bits, rounded to nearest.
+        """Return (multiplier, right_shift) for the scales of a layer, int64 in the shape of
+        ``weight_scale``.
 
-        Source: tensorflow/lite/kernels/internal/quantization_util.cc. Raises ValueError for scales
-        whose ratio the rule cannot represent.
+        Here the multiplier has 31 bits and is rounded to nearest; some rules form it in another
+        way. Source: tensorflow/lite/kernels/internal/quantization_util.cc. Raises ValueError if the
+        rule cannot represent the ratio of the scales.
         """
         return self.of_ratio(ratio_of_scales(input_scale, weight_scale, output_scale, self.order))
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """Return (multiplier, right_shift) for a ratio of scales, float64."""
+        """Return (multiplier, right_shift) for ``ratio``, a float64 ratio of scales."""
         fraction, exponent = np.frexp(ratio)
         whole = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
         full = whole == 2**31
@@ -244,15 +251,16 @@ class Rule:
     def exact(
         self, accumulators: Array, multiplier: Any, right_shift: Any, zero_point: int = 0
     ) -> Array:
-        """Return the output codes ``(..., C)`` int64 before the clamp, of accumulators ``(..., C)``
-        int64: the definition of the rule.
+        """Return the output codes before the clamp, ``(..., C)`` int64, of accumulators ``(...,
+        C)`` int64. This method is the definition of the rule.
         """
         raise NotImplementedError
 
     def max_deviation(self, right_shift: Array) -> Any:
-        """Return the maximum deviation of ``exact`` from the real-valued result rounded once, in
-        output units: within this distance of a rounding boundary ``exact`` may give the other
-        code.
+        """Return how much ``exact`` may deviate from the real-valued result before the one
+        rounding, in output units.
+
+        Closer than this to a rounding boundary, ``exact`` may give the code on the other side.
         """
         return 0.0
 
@@ -272,7 +280,7 @@ class Rule:
             channels = accumulators.shape[-1]
         flat = accumulators.reshape(-1, channels)
         out = np.empty(flat.shape, np.int64)
-        # imported here, because that module imports this one
+        # imported here, because npulab.quant.requantize imports this module
         from npulab.quant.requantize import Requantizer, Scratch
 
         factors, limits = (multiplier, right_shift), (low, high)
@@ -309,11 +317,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class DoubleRounding(Rule):
-    """A rule of two roundings: a doubling high product with 31 bits, ties up, then a rounding right
-    shift.
+    """A rule of two roundings: a product of 31 fraction bits rounded to nearest with ties up, then
+    a right shift that rounds too.
 
-    A right shift below 0 shifts the accumulator left first, in a register of 32 bits. ``ties`` is
-    the rounding of the last shift: "half-away" in gemmlowp (fixedpoint/fixedpoint.h), "half-up" in
+    A right shift below 0 first shifts the accumulator left, in a register of 32 bits. ``ties`` is
+    the rounding of the right shift: "half-away" in gemmlowp (fixedpoint/fixedpoint.h), "half-up" in
     ruy's x86 kernels (ruy/kernel_avx2_fma.cc).
     """
 
@@ -342,8 +350,8 @@ class DoubleRounding(Rule):
 
 @dataclass(frozen=True)
 class Float32Bits(DoubleRounding):
-    """QNNPACK's fixed-point rule (q31.c): the multiplier holds the 24 bits of the float32 ratio,
-    without a rounding.
+    """QNNPACK's fixed-point rule (q31.c). The multiplier consists of the 24 bits of the float32
+    ratio's mantissa and is not rounded.
     """
 
     order: str = "S"
@@ -359,8 +367,8 @@ class Float32Bits(DoubleRounding):
 
 
 class OneRounding(Rule):
-    """A rule of one product and one rounding shift to the right by ``fraction_bits + right_shift``;
-    the product is shifted left if that sum is below 0. ``ties`` is the rounding.
+    """A rule of one product and one shift by ``fraction_bits + right_shift`` to the right, rounded
+    as ``ties`` says. If the sum of both is below 0, the product is shifted left instead.
     """
 
     ties: str = "half-up"
@@ -389,10 +397,13 @@ class SingleRounding(OneRounding):
 
 @dataclass(frozen=True)
 class Mantissa(OneRounding):
-    """One multiplication by the leading bits of the float32 ratio, one rounding right shift.
+    """A rule of one product and one right shift that rounds as ``ties`` says; its multiplier is the
+    leading bits of the float32 ratio.
 
-    The multiplier is the ratio's mantissa with its leading one, cut (not rounded) to ``bits`` bits
-    after it; the right shift makes multiplier / 2**right_shift the ratio.
+    The multiplier has ``bits + 1`` bits: the mantissa's leading one, which float32 does not store,
+    and the first ``bits`` stored bits. The last ``23 - bits`` stored bits are cut off, not rounded.
+    The right shift follows from the ratio's exponent, so that ``multiplier / 2**right_shift`` is
+    the ratio with these bits cut off.
 
     >>> [int(n) for n in Mantissa("15 bits", bits=15).multiplier(1.0, 0.0053937435, 1.0)]
     [45246, 23]
@@ -418,15 +429,15 @@ class Mantissa(OneRounding):
 
     @property
     def right_shifts(self) -> tuple[int, int]:  # type: ignore[override]
-        """The limits of the right shift: 32 bits times a multiplier, shifted left, must stay within
-        the range of ``shift_right``.
+        """The lowest and the highest right shift. The lowest keeps an accumulator of 32 bits times
+        a multiplier, shifted left, within the range of ``shift_right``.
         """
         return self.bits - 27, 126 + self.bits
 
     @property
     def rounding_direction(self) -> str:  # type: ignore[override]
-        """The direction of the rounding: "floor", "toward-zero", or "nearest" whichever way ties
-        go.
+        """The direction of the rounding: "floor" and "toward-zero" as ``ties`` has them, "nearest"
+        for all roundings with "half" in their name.
         """
         if self.ties in ("floor", "toward-zero"):
             return self.ties
@@ -447,11 +458,11 @@ class Mantissa(OneRounding):
 
 @dataclass(frozen=True)
 class SignedMultiplier(OneRounding):
-    """A signed multiplier of 16 bits and a right shift of 6, ties away from zero, 17 bits of
-    result.
+    """A rule of a signed 16-bit multiplier and a right shift of 6 bits; ties go away from zero, and
+    the result has 17 bits.
 
-    The multiplier is the nearest number of 15 bits; the zero point is added after the shift.
-    Source: nvdla/hw cmod/hls/sdp/sdp_c.cpp.
+    The multiplier is the nearest number of 15 bits and a sign. The zero point is added after the
+    shift. Source: nvdla/hw cmod/hls/sdp/sdp_c.cpp.
     """
 
     ties = "half-away"
@@ -475,12 +486,12 @@ class SignedMultiplier(OneRounding):
 
 @dataclass(frozen=True)
 class LeadingBits(OneRounding):
-    """The leading 14 bits of the float32 ratio's mantissa plus one as multiplier, and one rounding
-    right shift, ties to even.
+    """A rule of one product and one right shift, ties to even. Its multiplier is ``2**14 + m + 1``,
+    where ``m`` is the first 14 of the 23 mantissa bits that the float32 ratio stores.
 
-    If all bits of the mantissa are 1, the multiplier is 2**15 for an odd exponent; for an even
-    exponent the driver computes 2**14. The driver does not show how ties go: "to even" was seen on
-    a chip of the same family. Source: Mesa's rocket driver, rkt_regcmd.c.
+    If all 14 bits are 1, this is 2**15. The driver computes 2**15 only if the stored exponent is
+    odd, and 2**14 if it is even; so does this rule. The driver does not show how ties go: "to even"
+    was seen on a chip of the same family. Source: Mesa's rocket driver, rkt_regcmd.c.
 
     >>> [int(n) for n in LeadingBits("14 bits").multiplier(1.0, 0.0053937435, 1.0)]
     [22624, 22]
@@ -503,12 +514,14 @@ class LeadingBits(OneRounding):
 
 @dataclass(frozen=True)
 class TwoSteps(Rule):
-    """A rule of two steps, both rounded, ties to even: first each channel's share with 14 bits of
-    fraction, then one multiplier and right shift for all channels.
+    """A rule that scales twice and rounds each time to nearest, ties to even: first by the share of
+    the channel, then by a multiplier and right shift that all channels have in common.
 
-    The share is the channel's scale divided by the largest scale. ``multiplier`` holds both
-    numbers, ``share * 2**16 + multiplier of all channels``, which ``split`` separates. Source:
-    open-rknpu, src/open_rknpu/quantization.py, which reports equal outputs on RV1103 boards.
+    The share is the channel's weight scale divided by the layer's largest weight scale, as a whole
+    number of units of 2**-14. Step 1 is ``a = round(accumulator * share / 2**14)``, step 2 is
+    ``round(a * common / 2**right_shift)``. ``multiplier`` holds both numbers as ``share * 2**16 +
+    common``, and ``split`` separates them. Source: open-rknpu, src/open_rknpu/quantization.py,
+    which reports equal outputs on RV1103 boards.
 
     >>> by = TwoSteps("two steps")
     >>> [[int(n) for n in one] for one in by.split(by.multiplier(1.0, [0.25, 0.1875], 1.0)[0])]
@@ -521,7 +534,7 @@ class TwoSteps(Rule):
     share_bits: ClassVar[int] = 14
 
     def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> Factors:
-        """Return (share * 2**16 + multiplier of all channels, right_shift), int64 in the shape of
+        """Return (share * 2**16 + common multiplier, right_shift), int64 in the shape of
         ``weight_scale``.
         """
         ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
@@ -529,24 +542,25 @@ class TwoSteps(Rule):
         return self._formed(ratio, scale / scale.max())
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """Return (share * 2**16 + multiplier of all channels, right_shift), int64 in the shape of
-        ``ratio``.
+        """Return (share * 2**16 + common multiplier, right_shift), int64 in the shape of ``ratio``.
+
+        The shares are formed from ratios in place of weight scales.
         """
         ratio = np.asarray(ratio)
         return self._formed(ratio, (ratio / ratio.max(initial=0)).astype(np.float32))
 
-    def _formed(self, ratio: Array, part: Array) -> Factors:
+    def _formed(self, ratio: Array, relative: Array) -> Factors:
         most = ratio.max()
         fraction, exponent = math.frexp(most)
         right = 15 - exponent - (fraction * 2**15 > 2**15 - 1)
         self._at_most(ratio, np.asarray(ratio <= 2**15 - 1), "at most 2**15 - 1")
         right = min(right, 63)
-        share = np.rint(part * np.float32(2**self.share_bits)).astype(np.int64)
+        share = np.rint(relative * np.float32(2**self.share_bits)).astype(np.int64)
         return share * 2**16 + round(most * 2.0**right), np.full(ratio.shape, right, np.int64)
 
     @staticmethod
     def split(multiplier: Any) -> Factors:
-        """Return (share of each channel, multiplier of all channels)."""
+        """Return (share of each channel, multiplier that all channels have in common)."""
         share, of_all = np.divmod(np.asarray(multiplier, np.int64), 2**16)
         return share, of_all
 
@@ -562,14 +576,15 @@ class TwoSteps(Rule):
         return shift_right(once * of_all, right_shift, "half-even") + zero_point
 
     def max_deviation(self, right_shift: Array) -> Any:
-        # the first step is off by at most half a unit, which the multiplier of all channels, below
-        # 2**15, scales up
+        # step 1 is off by at most half a unit, and step 2 multiplies that error by at most
+        # 2**15 / 2**right_shift
         return np.minimum(2.0 ** (14 - np.asarray(right_shift, np.float64)), 0.5)
 
 
 @dataclass(frozen=True)
 class Short(OneRounding):
-    """int16 activations: accumulators of 64 bits, the 31-bit multiplier rounded to 15, ties up.
+    """The rule of int16 activations: accumulators of 64 bits, and the 31-bit multiplier rounded to
+    15 bits; ties go up.
 
     Source: tensorflow/lite/kernels/internal/common.cc.
     """
@@ -588,11 +603,12 @@ class Short(OneRounding):
 
 @dataclass(frozen=True)
 class Float(Rule):
-    """The accumulator as float32 times the float32 ratio, rounded to a whole number.
+    """A rule of float32 arithmetic: the accumulator as float32, times the float32 ratio, rounded to
+    a whole number.
 
-    ``ties`` is "half-even" or "half-away". With ``zero_point_first`` the zero point is added in
-    float32 before the rounding; an odd zero point then sends ties the other way. Source: XNNPACK
-    (src/qs8-requantization), QNNPACK's fp32 variants.
+    ``ties`` is "half-even" or "half-away". If ``zero_point_first`` is true, the zero point is added
+    in float32 before the rounding, so that an odd zero point sends a tie the other way. Source:
+    XNNPACK (src/qs8-requantization), QNNPACK's fp32 variants.
     """
 
     order: str = "S"
@@ -621,14 +637,16 @@ class Float(Rule):
 
 
 def _product32(accumulators: Any, multiplier: Any) -> Array:
-    """Return accumulators, rounded to float32, times a factor, in float32."""
+    """Return the float32 product of accumulators, rounded to float32, and a multiplier."""
     sums = np.asarray(accumulators, np.int64).astype(np.float32)
     return sums * np.asarray(multiplier, np.float32)
 
 
 @dataclass(frozen=True)
 class Double(Float):
-    """The accumulator times the ratio in float64, ties away from zero."""
+    """A rule of float64 arithmetic: the accumulator times the ratio, rounded with ties away from
+    zero.
+    """
 
     order: str = "D"
     multipliers: ClassVar[tuple[float, float]] = (5e-324, 2.0**64)
@@ -641,7 +659,9 @@ class Double(Float):
 
 @dataclass(frozen=True)
 class Half(Float):
-    """The float32 product rounded to float16, saturated, then to a whole number, ties to even."""
+    """A rule whose float32 product is rounded to float16 and saturated, then rounded to a whole
+    number, ties to even.
+    """
 
     types: ClassVar[tuple[str, ...]] = ("int8", "uint8", "float16")
 
@@ -653,13 +673,13 @@ class Half(Float):
         return np.rint(half).astype(np.int64) + zero_point
 
     def max_deviation(self, right_shift: Array) -> Any:
-        return 0.5  # float16 is coarser than any margin of float32: every output is recomputed
+        return 0.5  # float32 cannot show where float16 rounds: ``exact`` computes every output
 
 
 @dataclass(frozen=True)
 class Hybrid(Float):
-    """A rule with a real output: the accumulator as float32 times the float32 product of input and
-    weight scale.
+    """A rule with a real output: the accumulator as float32 times ``input scale * weight scale``, a
+    float32 product.
 
     The output scale is not used. Source:
     tensorflow/lite/kernels/internal/reference/portable_tensor_utils.cc.
@@ -728,12 +748,12 @@ _MORE: tuple[Rule, ...] = (
 )
 NAMED = RULES | {rule.name: rule for rule in _MORE}
 _STATED: dict[str, Rule] = {}  # rules of targets, by name: "<target>:..."
-# each function states the rules of a target, given the name before the colon
+# each function takes a target's name, the text before the colon, and states the target's rules
 _finders: list[Callable[[str], None]] = []
 
 
 def state_rules(of: str, rules: Sequence[Rule]) -> None:
-    """Make the rules of a target known by name; they replace the rules that the target stated
+    """Make the rules of target ``of`` known by name. They replace all rules that the target stated
     before.
 
     Raises ValueError for a name that does not begin with the target's name and a colon, LookupError
@@ -751,8 +771,8 @@ def state_rules(of: str, rules: Sequence[Rule]) -> None:
 
 
 def find_rules_with(finder: Callable[[str], None]) -> None:
-    """Register ``finder``, which is called with the name of a target when one of the target's rules
-    is looked up but not known.
+    """Register a function that is called with a target's name if one of the target's rules is
+    looked up and not known yet; it states the rules of that target.
     """
     _finders.append(finder)
 
@@ -760,8 +780,9 @@ def find_rules_with(finder: Callable[[str], None]) -> None:
 def rule(name: str | Rule) -> Rule:
     """Return the rule of a name; a rule is returned unchanged.
 
-    ``name:P`` is the rule with its ratio of scales formed in another order ("D", "P", "S");
-    ``<target>:...`` is a rule that a target states. Raises LookupError with the known names.
+    ``name:D``, ``name:P`` and ``name:S`` are the rule with the ratio of scales computed in that one
+    of ``ORDERS``. ``<target>:...`` is a rule that a target states. Raises LookupError for an
+    unknown name, with the known names, and for a rule without ``exact``.
     """
     if isinstance(name, Rule):
         if type(name).exact is Rule.exact:
@@ -776,12 +797,12 @@ def rule(name: str | Rule) -> Rule:
 
 
 def rule_names() -> tuple[str, ...]:
-    """Return the names of all rules, those of the targets that were loaded included."""
+    """Return the names of all rules, including the rules of targets that were loaded."""
     return (*NAMED, *_STATED)
 
 
 def is_rule(name: Any) -> bool:
-    """True for the name of a rule, and for a rule.
+    """Return True for a rule and for the name of a rule, else False.
 
     >>> is_rule("gemmlowp:P"), is_rule("xnnpack")
     (True, False)
@@ -790,8 +811,8 @@ def is_rule(name: Any) -> bool:
 
 
 def _by_name(name: Any) -> Rule | None:
-    """Return the rule of a name, None if there is none; if the name begins with a target's name,
-    the target is loaded first.
+    """Return the rule of a name, or None if there is none. If the name begins with a target's name,
+    that target is loaded first.
     """
     if not isinstance(name, str):
         return None
@@ -816,7 +837,10 @@ def _stated_as(name: str) -> Rule | None:
 
 @dataclass(frozen=True)
 class Leaky(Rule):
-    """A rule whose codes below the zero point are shifted right, rounded down, before the clamp.
+    """Rule ``by`` with a leaky activation: before the clamp, codes below the zero point are shifted
+    right by ``shift`` bits, rounded down.
+
+    Only the distance of a code from the zero point is shifted.
 
     >>> by = rule("gemmlowp")
     >>> Leaky(by.name, by.order, by.register, by, 2).exact(np.array([40, -7]), 2 ** 30, 0).tolist()
@@ -847,15 +871,15 @@ class Leaky(Rule):
         return np.where(out < 0, out >> self.shift, out) + zero_point
 
     def max_deviation(self, right_shift: Array) -> Any:
-        return 1.0  # the result is not a rounded real value: every output is recomputed
+        return 1.0  # the result is no rounded real value: ``exact`` computes all
 
     def real(self, multiplier: Any, right_shift: Any) -> Array:
         return self.by.real(multiplier, right_shift)
 
 
 def half_away(values: Any) -> Array:
-    """Return real numbers rounded to whole numbers, ties away from zero; float64, exact for float32
-    and float64.
+    """Return real numbers rounded to whole numbers, ties away from zero, as float64. The result is
+    exact for float32 and float64 numbers.
     """
     values = np.asarray(values, np.float64)
     whole = np.trunc(values)
@@ -863,5 +887,5 @@ def half_away(values: Any) -> Array:
 
 
 def whole(values: Array) -> Array:
-    """Return whole real numbers as int64, clamped to 2**62 in size."""
+    """Return real numbers that are whole as int64, clamped to -2**62 to 2**62."""
     return values.clip(-(2.0**62), 2.0**62).astype(np.int64)
