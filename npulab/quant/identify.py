@@ -1,7 +1,8 @@
 """Search for the rounding rule that made given outputs from given accumulators.
 
-Rules that fit are one function if they are the same arithmetic under two names. Other rules that
-fit give the same outputs for these accumulators, and further accumulators may tell them apart.
+A rule fits if it gives all of these outputs. Rules that fit may be one function: the same
+arithmetic under two names. Rules that fit but are different functions may be told apart by further
+accumulators.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from npulab.quant.rules import RULES, Float, QuantParams, Rule, rule
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 
-SHOWN = 6  # most names of rules in a sentence
-DIFFERENCES = 3  # most values of output minus prediction that a sentence counts one by one
+SHOWN = 6  # most names of rules that a sentence lists
+DIFFERENCES = 3  # most values of output minus prediction that a sentence lists
 
 
 class Group(NamedTuple):
-    """Rules that give the same outputs, and why; ``same`` is true if they are one function."""
+    """Rules that give the same outputs, and the reason; ``same`` is true if they are one
+    function.
+    """
 
     rules: tuple[str, ...]
     reason: str
@@ -34,8 +37,8 @@ class Group(NamedTuple):
 
 
 class Closest(NamedTuple):
-    """A rule that does not fit, the number of its mismatches, and what these have in common
-    (``pattern``).
+    """A rule that does not fit: its number of mismatches, and in ``pattern`` what these have in
+    common.
     """
 
     rule: str
@@ -47,15 +50,16 @@ class Closest(NamedTuple):
 class Identification:
     """The rules that fit outputs.
 
-    ``table`` has a row per rule, fewest mismatches first: rule, mismatches, compared, fits, the
-    first mismatch (accumulator, channel, got, predicted) and ``reason``, why a rule does not apply.
-    ``fits`` are the rules without a mismatch. ``groups`` are fitting rules that are one function,
-    or that these accumulators cannot separate.
+    ``table`` has a row per rule, fewest mismatches first. Its columns are rule, mismatches,
+    compared, fits, the first mismatch (accumulator, channel, got, predicted) and ``reason``, which
+    says why a rule does not apply. ``fits`` are the rules that apply and have no mismatch.
+    ``groups`` are fitting rules that are one function, or that these accumulators cannot tell
+    apart.
 
-    If nothing fits, ``closest`` are the rules with the fewest mismatches, and ``by_channel``
-    (first, end, rules) gives the rules that fit each range of channels, or None if some channel has
-    no such rule. ``engines`` are the engines of ``npulab.ENGINES`` that give these outputs from the
-    accumulators, which must be true sums; empty without a layer.
+    If no rule fits, ``closest`` are the rules with the fewest mismatches. ``by_channel`` then has
+    (first, end, rules): the rules that fit all channels ``first`` to ``end - 1``. It is None if no
+    rule fits some channel. ``engines`` are the engines of ``npulab.ENGINES`` that give these
+    outputs if the accumulators are true sums; empty without a layer.
     """
 
     table: pd.DataFrame
@@ -111,17 +115,18 @@ def identify_rounding(
     rules: Iterable[str | Rule] | str | Rule | None = None,
     own: Iterable[Rule] = (),
 ) -> Identification:
-    """Return every rule that turns these accumulators into these outputs, grouped if they cannot be
-    told apart.
+    """Return every rule that turns these accumulators into these outputs; rules that cannot be told
+    apart are grouped.
 
     ``accumulators`` are ``(..., C)`` true sums with the bias, as ``emulate.accumulate`` gives them.
-    ``outputs`` of the same shape are int8, uint8 or int16. They may also be float32: then the sums
-    are without the bias, and ``input_q.scale`` is the scale of the row. Scales, zero point and
-    activation are the layer's, or those given by keyword. ``rules`` are names or rules, by default
-    all rules that have this type of output, each in its usual order of scales. With a layer they
-    may also be engines of ``npulab.ENGINES``: the layer decides which rule an engine uses. Raises
-    ValueError or TypeError, which names the parameter that does not fit; LookupError for an unknown
-    rule.
+    ``outputs`` have the same shape and are int8, uint8, int16 or float32. With float32 outputs the
+    sums are without the bias, and ``input_q.scale`` is the scale of the row. Scales, zero point and
+    activation are the layer's, unless a keyword gives them. ``rules`` are names or rules, by
+    default all rules that have this type of output, each in its usual order of scales. With a layer
+    they may also be engines of ``npulab.ENGINES``: the layer decides which rule an engine uses.
+
+    Raises ValueError or TypeError, which names the parameter that does not fit; LookupError for an
+    unknown rule.
     """
     observed = observe(accumulators, outputs, Given(layer, input_q, weight_q, output_q, activation))
     trials = []
@@ -152,11 +157,11 @@ def identify_rounding(
 
 
 class Trial(NamedTuple):
-    """A candidate compared with the outputs; ``refused`` says why it does not apply."""
+    """A candidate compared with the outputs; ``refused`` says why the candidate does not apply."""
 
     candidate: Candidate
-    wrong: np.ndarray  # mismatches by channel (C,)
-    first: tuple[Any, ...] = (None,) * 4  # accumulator, channel, got, predicted
+    wrong: np.ndarray  # number of mismatches per channel (C,)
+    first: tuple[Any, ...] = (None,) * 4  # mismatch: accumulator, channel, got, predicted
     refused: str = ""
 
     @property
@@ -165,8 +170,8 @@ class Trial(NamedTuple):
 
 
 def names_or_rules(rules: Iterable[str | Rule] | str | Rule) -> tuple[str | Rule, ...]:
-    """Return the given names and rules as a tuple, at least one; raises TypeError for an item that
-    is neither, ValueError for none.
+    """Return the given names and rules as a tuple of at least one item. Raises TypeError for an
+    item that is neither a name nor a rule, ValueError if there is no item.
     """
     if isinstance(rules, str | Rule) or not isinstance(rules, Iterable):
         rules = (rules,)
@@ -179,7 +184,7 @@ def names_or_rules(rules: Iterable[str | Rule] | str | Rule) -> tuple[str | Rule
 
 
 def of_type(rules: Iterable[Rule], dtype: str) -> list[Rule]:
-    """Return those of the given rules that have an output type."""
+    """Return the rules, among those given, that have outputs of a type."""
     return [by for by in rules if dtype in by.types]
 
 
@@ -188,7 +193,7 @@ def rules_of_type(dtype: str) -> list[Rule]:
     rules = of_type(RULES.values(), dtype)
     if dtype != "int16":
         return rules
-    # sums of int16 codes have more than 32 bits, which rules in float arithmetic accept
+    # sums of int16 codes have more than 32 bits; rules of float arithmetic accept such sums
     widened: list[Rule] = []
     for by in rules:
         if isinstance(by, Float):
@@ -215,9 +220,9 @@ def _candidates(
 def _trials(observed: Observed, candidates: Iterable[Candidate]) -> Iterator[Trial]:
     """Yield each candidate compared with the outputs.
 
-    This is a generator so that the arrays of one candidate stay until those of the next are made:
-    when they were freed as a function returned, their pages went back to the system and identifying
-    took 1.3 times as long.
+    A generator keeps the arrays of one candidate until those of the next are made. A function that
+    returned would free them first: the system took their memory pages back, and identifying took
+    1.3 times as long.
     """
     dtype = observed.outputs.dtype.name
     for candidate in candidates:
@@ -242,7 +247,7 @@ def _trials(observed: Observed, candidates: Iterable[Candidate]) -> Iterator[Tri
 
 
 def _table(observed: Observed, trials: Sequence[Trial]) -> pd.DataFrame:
-    """Return the table of trials: a row per rule, fewest mismatches first."""
+    """Return the table of ``Identification``: a row per trial, fewest mismatches first."""
     rows = []
     for trial in trials:
         row: dict[str, Any] = {"rule": trial.candidate.name}
@@ -260,8 +265,8 @@ def _table(observed: Observed, trials: Sequence[Trial]) -> pd.DataFrame:
 
 
 def _groups(observed: Observed, fits: Sequence[Candidate]) -> Iterator[Group]:
-    """Yield groups of fitting rules: first all fitting rules if they compute several functions,
-    then the rules of each function that has two or more rules.
+    """Yield groups of fitting rules. The first group has all fitting rules, if they compute several
+    functions; each next group is a function that two or more rules compute.
     """
     functions = by_function(fits, Candidate.function, observed.zero_point)
     if len(functions) > 1:
@@ -324,8 +329,8 @@ def _pattern_text(mismatches: Mismatches) -> str:
 
 
 def _ranges(trials: Sequence[Trial]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-    """Yield the fewest ranges of channels, each as (first, end, the rules that fit the whole
-    range).
+    """Yield as few ranges of channels as possible, each as (first, end, the rules that fit all
+    channels of the range).
     """
     fits = np.array([trial.wrong for trial in trials]) == 0
     channels = fits.shape[1]
@@ -346,7 +351,7 @@ def _names_of(candidates: Iterable[Candidate]) -> tuple[str, ...]:
 
 
 def _names(rules: Sequence[str]) -> str:
-    """Return a text of the first names and the number of further ones."""
+    """Return a text with the first few names of rules, and how many more there are."""
     text = ", ".join(rules[:SHOWN])
     if len(rules) > SHOWN:
         text += f" and {len(rules) - SHOWN} more"

@@ -1,5 +1,5 @@
-"""Accumulators with the outputs that an unknown rule made from them, and the comparison of these
-outputs with those of known rules.
+"""Accumulators with the outputs that an unknown rule made from them, compared with the outputs of
+known rules.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from npulab.quant.requantize import within
 from npulab.quant.rules import QUANTIZED, Factors, QuantParams, Rule
 
 OPS = ("conv", "depthwise", "fully_connected")
-NEAR = 3  # accumulators next to a boundary, on each side, that are candidates
-LEVELS = 256  # most boundaries, over the range of the outputs, at which a witness is searched
-CHANNELS = 8  # most channels, with different ratios of scales, in which a witness is searched
+NEAR = 3  # accumulators on each side of a rounding boundary that may be witnesses
+LEVELS = 256  # most rounding boundaries at which a witness is searched
+CHANNELS = 8  # most channels, of different ratios of scales, that are searched for a witness
 SCALES = ("input_q", "weight_q", "output_q")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A rule or an engine that is compared with the outputs: a rule for each range of channels, and
-    the bounds of its clamp.
+    """A rule or an engine that is compared with the outputs. ``parts`` are (rule, first channel,
+    end channel), ``bounds`` the lowest and highest output of its clamp.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Stage:
-    """The parameters of a layer on which an engine's rule and clamp depend."""
+    """The parameters of a layer that decide, together with an engine's name, its rule and clamp."""
 
     op: str | None
     output_q: QuantParams
@@ -54,7 +54,11 @@ class Stage:
 
 
 class Mismatches(NamedTuple):
-    """The outputs that a candidate does not predict: each array is ``(mismatches,)``."""
+    """The outputs that a candidate does not predict; each array has a value per mismatch.
+
+    ``tie``: the candidate's first rule has a tie there. ``negative``: the real-valued result is
+    below 0. ``saturated``: the output is at a bound of the clamp.
+    """
 
     differences: Array  # output minus prediction
     tie: Array
@@ -63,7 +67,9 @@ class Mismatches(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """An accumulator for which candidates give different outputs, with the output of each."""
+    """An accumulator for which candidates give different outputs; ``outputs`` has the output of
+    each.
+    """
 
     accumulator: int
     channel: int
@@ -72,8 +78,8 @@ class Witness(NamedTuple):
 
 @dataclass(frozen=True)
 class Given:
-    """The parameters that a caller gives: a layer, and keywords that take the place of its
-    attributes.
+    """The parameters that a caller gives: a layer, and keywords that replace attributes of the
+    layer.
     """
 
     layer: Any = None
@@ -83,7 +89,9 @@ class Given:
     activation: str | None = None
 
     def value(self, name: str) -> Any:
-        """Return the keyword if it was given, else the layer's attribute, else None."""
+        """Return the keyword ``name`` if it was given, else the layer's attribute of that name,
+        else None.
+        """
         value = getattr(self, name)
         if value is None:
             value = getattr(self.layer, name, None)
@@ -92,13 +100,15 @@ class Given:
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """Accumulators and outputs ``(N, C)``, with everything but the rule that makes the outputs from
-    the accumulators.
+    """Accumulators and outputs ``(N, C)``, and all parameters from which a known rule predicts
+    outputs.
+
+    ``bounds`` are the lowest and highest output of the clamp.
     """
 
     accumulators: Array
     outputs: Array
-    scales: tuple[Any, Any, Any]  # of input, weights, output
+    scales: tuple[Any, Any, Any]  # scales of input, weights and output
     bias: Array  # (C,), added to real outputs
     stage: Stage
     bounds: tuple[float, float]
@@ -117,7 +127,7 @@ class Observed:
 
     @property
     def saturated(self) -> Array:
-        """True for outputs at a bound of the clamp."""
+        """A mask that is true for outputs at a bound of the clamp."""
         return np.isin(self.outputs, self.bounds)
 
     def of_rule(self, by: Rule) -> Candidate:
@@ -125,8 +135,8 @@ class Observed:
         return Candidate(by.name, ((by, 0, self.channels),), self.bounds)
 
     def of_engine(self, name: str) -> Candidate:
-        """Return the candidate of an engine; raises ValueError or LookupError if the engine has no
-        such layer.
+        """Return the candidate of an engine. Raises ValueError or LookupError if the engine does
+        not compute such a layer.
         """
         dtype = self.outputs.dtype.name
         if self.real or self.stage.op not in OPS:
@@ -137,7 +147,7 @@ class Observed:
         scales = "tensor"
         if np.ndim(self.scales[1]):
             scales = "channel"
-        stage: Any = self.stage  # it has all attributes of a layer that the clamp reads
+        stage: Any = self.stage  # a stage has all attributes of a layer that the clamp reads
         return Candidate(
             name,
             parts(name, self.stage.op, dtype, scales, self.channels),
@@ -147,8 +157,9 @@ class Observed:
     def engines(self, known: Mapping[Function, int]) -> Iterator[str]:
         """Yield the names of the engines without a mismatch; none if no layer was given.
 
-        ``known`` maps functions to their mismatches: most engines compute the function of some
-        rule, and to compare each of them again made an identification 1.4 times slower.
+        A key of ``known`` is a function, its value the function's number of mismatches. Most
+        engines compute the function of some rule that was compared already; comparing each engine
+        again made an identification 1.4 times slower.
         """
         if self.real or self.stage.op not in OPS:
             return
@@ -190,7 +201,9 @@ class Observed:
         return np.concatenate(predicted, axis=1)
 
     def _by_rule(self, by: Rule, sums: Array, first: int, bounds: tuple[float, float]) -> Array:
-        """Return the outputs of one rule for channels ``first`` and up, as many as ``sums`` has."""
+        """Return the outputs of one rule for the columns of ``sums``, which are the channels from
+        ``first`` on.
+        """
         low, high = bounds
         channels = slice(first, first + sums.shape[1])
         multiplier, right_shift = self._factors(by)
@@ -203,8 +216,8 @@ class Observed:
         return by.fast(sums, multiplier, right_shift, self.zero_point, int(low), int(high))
 
     def _factors(self, by: Rule) -> Factors:
-        """Return (multiplier, right_shift) of every channel; all at once, because a rule may need
-        the scales of all channels.
+        """Return (multiplier, right_shift) of all channels. They are computed together, because a
+        rule may need the scales of all channels.
         """
         multiplier, right_shift = by.multiplier(*self.scales)
         shape = (self.channels,)
@@ -229,8 +242,10 @@ class Observed:
         )
 
     def witness(self, classes: Sequence[Sequence[Candidate]]) -> Witness | None:
-        """Return the accumulator, of those near a boundary at these scales, for which classes of
-        candidates give the most different outputs; None if all agree.
+        """Return the accumulator for which the candidates of ``classes`` give the most different
+        outputs; None if they agree.
+
+        Only accumulators near a rounding boundary at the scales of this observation are tried.
         """
         input_scale, weight_scale, output_scale = self.scales
         ratio = input_scale * weight_scale / output_scale
@@ -288,8 +303,8 @@ def observe(accumulators: Any, outputs: Any, given: Given) -> Observed:
 
 
 def array_of(name: str, values: Any) -> Array:
-    """Return values as an array in this machine's byte order; raises ValueError if they are not an
-    array.
+    """Return values as an array in this machine's byte order; raises ValueError if they cannot be
+    made an array.
     """
     try:
         array = np.asarray(values)
@@ -302,7 +317,7 @@ def array_of(name: str, values: Any) -> Array:
 
 
 def _refuse_arrays(accumulators: Array, outputs: Array) -> None:
-    """Raise TypeError or ValueError for arrays that are not accumulators and their outputs."""
+    """Raise TypeError or ValueError if the arrays are not accumulators and the outputs of each."""
     if accumulators.dtype.kind not in "iu":
         raise TypeError(f"accumulators: got {accumulators.dtype}, allowed are whole numbers")
     if outputs.dtype.name not in (*QUANTIZED, "float32"):
@@ -319,8 +334,8 @@ def _refuse_arrays(accumulators: Array, outputs: Array) -> None:
 
 
 def _scale(name: str, q: Any, channels: int) -> Array:
-    """Return the scale of input, weights or output: a float32 number as float64, or one number per
-    channel.
+    """Return the scale of input, weights or output, a float32 number as float64; or one such number
+    per channel.
     """
     if not isinstance(q, QuantParams):
         raise ValueError(
@@ -338,8 +353,9 @@ def _scale(name: str, q: Any, channels: int) -> Array:
 
 
 def near_boundaries(ratio: float, codes: Array) -> Array:
-    """Return accumulators, within int32, next to the boundaries where outputs change: between codes
-    (rounding to nearest) and at codes (rounding down).
+    """Return accumulators, within int32, next to the boundaries where the outputs of rules change.
+
+    Rules that round to nearest change between two codes, rules that round down change at a code.
     """
     boundaries = np.rint(np.concatenate([codes, codes + 0.5]) / ratio)
     sums = boundaries[:, None] + np.arange(-NEAR, NEAR + 1)
@@ -347,5 +363,5 @@ def near_boundaries(ratio: float, codes: Array) -> Array:
 
 
 def distinct(codes: Array) -> Array:
-    """Return how many different codes each column has."""
+    """Return the number of different codes in each column."""
     return 1 + np.count_nonzero(np.diff(np.sort(codes, axis=0), axis=0), axis=0)

@@ -1,8 +1,8 @@
 """Search for the fewest accumulators whose outputs tell rounding rules apart.
 
-Candidates are accumulators next to the boundaries where outputs change, at ratios of scales of
-several sizes. The search picks the fewest candidates that separate all rules which any candidate
-separates.
+Candidates are accumulators next to boundaries where an output changes, at small and large ratios of
+scales. Two rules are separated by a candidate if they give different outputs for it. The search
+picks the fewest candidates that separate all rules that some candidate separates.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ OUTPUT_SCALE = float(np.float32(0.0871))
 # An odd zero point that is added before the rounding sends ties the other way; int16 has no zero
 # point.
 ZERO_POINTS = {"int8": 3, "uint8": 131, "int16": 0}
-TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)  # ratios 2**-shift at which ties exist
-DRAWN = 12  # random ratios of each kind: of any size, and close above the smallest
+TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)  # n, for ratios 2**-n at which ties exist
+DRAWN = 12  # random ratios of any size, and as many just above the smallest ratio
 CODES = 60  # most random codes for each ratio
-WIDTH = 16  # most sets of probes that the search keeps at each step
+WIDTH = 16  # sets of probes that the search keeps at each step, at most
 
 Layer = Conv2D | FullyConnected
 
@@ -52,10 +52,11 @@ class Probes:
     """Accumulators, each with a scale of its own, whose outputs tell ``rules`` apart.
 
     ``layers`` are to be run on the unknown engine (``single_op_model(layer)`` of each) with an
-    input of zeros: their weights are 0, each probe is an output channel, and the accumulators are
-    the biases. There is one, ``layer``, with the input ``x``; or one for each scale, if an engine
-    takes only one scale per layer. ``name`` takes the outputs of the layers. ``groups`` are the
-    rules that have the same expected outputs, with the reason.
+    input of zeros. Their weights are 0, each output channel is a probe, and the biases are the
+    accumulators. Usually there is one layer, ``layer``, with the input ``x``; if an engine takes
+    only one scale per layer, there is a layer for each scale. ``name`` takes the outputs of the
+    layers and returns the rules that fit. ``groups`` are the rules that have the same expected
+    outputs, with the reason.
     """
 
     layers: tuple[Layer, ...]
@@ -64,7 +65,7 @@ class Probes:
 
     @property
     def layer(self) -> Layer:
-        """The only layer; raises ValueError if the probes need several."""
+        """The only layer; raises ValueError if there are several layers."""
         if len(self.layers) != 1:
             raise ValueError(
                 f"layer: got probes of {len(self.layers)} layers, one for each scale, allowed is "
@@ -85,8 +86,9 @@ class Probes:
 
     @property
     def x(self) -> Array:
-        """The input of ``layer``, zeros; each of ``layers`` takes zeros of its own
-        ``input_shape``."""
+        """The input of ``layer``: zeros. If there are several ``layers``, each takes zeros of its
+        ``input_shape``.
+        """
         return np.zeros(self.layer.input_shape, self.layer.dtype)
 
     @cached_property
@@ -98,11 +100,11 @@ class Probes:
         return pd.DataFrame(codes, [by.name for by in self.rules])
 
     def name(self, outputs: Any) -> Identification:
-        """Return the rules that fit outputs, given as P codes or as a list with the codes of each
-        of ``layers``.
+        """Return the rules that fit outputs. ``outputs`` are P codes, or a list with the codes of
+        each of ``layers``.
 
-        If one of ``rules`` fits, no other of them does, except the rules of its group; a rule that
-        is not among them may fit as well.
+        If one of ``rules`` fits, then no rule of ``rules`` outside of its group fits. A rule that
+        is not in ``rules`` may fit as well.
         """
         codes = self._codes(outputs)
         first = self.layers[0]
@@ -178,17 +180,17 @@ def rounding_probes(
     ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``. Without
     ``per_channel`` every scale has a layer of its own, for engines that take one scale per tensor.
     ``op`` is "conv" (1x1), "depthwise" or "fully_connected": a runtime may round each in its own
-    way. Some kernels round their last channels by another rule, which shows on an ordinary layer
+    way. Some kernels use another rule for their last channels, which shows on an ordinary layer
     only. The same arguments give the same probes.
 
-    The fewest probes separate only the rules asked for, so that a rule which is not among them
-    often fits where one of them fits. A larger ``count``, such as 16, adds ties of both signs and
-    parities, then the probes that separate most pairs a second time: fewer rules are named falsely.
-    ``allowed`` is what an NPU can do, as ``target.allowed`` states it: only its values of ``ratio``
-    (of scales), ``output_zero_point`` and ``input_c`` are used.
+    The fewest probes separate only the rules asked for. A rule that was not asked for often fits
+    too. A larger ``count``, such as 16, adds ties of both signs and parities, then the probes that
+    separate most pairs a second time: fewer rules are named falsely. ``allowed`` is what an NPU can
+    do, as ``target.allowed`` states it: only its values of ``ratio`` (of scales),
+    ``output_zero_point`` and ``input_c`` are used.
 
-    Raises LookupError for an unknown rule, ValueError if a rule does not have this type, or no
-    allowed ratio, or if ``count`` is below the fewest probes or above the number of candidates.
+    Raises LookupError for an unknown rule. Raises ValueError if a rule does not have this type or
+    no allowed ratio, or if ``count`` is below the fewest probes or above the number of candidates.
 
     >>> probes = rounding_probes("int8")
     >>> probes.name(probes.expected.loc["gemmlowp"])
@@ -217,8 +219,9 @@ def rounding_probes(
 
 
 class Reach(NamedTuple):
-    """What probes may ask of an NPU: the zero point of outputs, the input channels of a layer, and
-    the ratios of scales; None for ratios of any size."""
+    """What probes may use on an NPU: the zero point of outputs, the number of input channels of a
+    layer, and the ratios of scales. ``ratios`` is None if ratios of any size are allowed.
+    """
 
     zero_point: int
     channels: int
@@ -226,7 +229,9 @@ class Reach(NamedTuple):
 
 
 def _reach(dtype: str, allowed: Mapping[str, Any]) -> Reach:
-    """Return what the probes of a type may ask for; an odd zero point, where it is allowed."""
+    """Return what the probes of a type may use. The zero point is that of ``ZERO_POINTS`` if it is
+    allowed, else the lowest that is allowed.
+    """
     zero_point = ZERO_POINTS[dtype]
     zero_points = allowed.get("output_zero_point", [zero_point])
     low, high = min(zero_points), max(zero_points)
@@ -249,7 +254,7 @@ def _number(name: str, given: Any, low: int, high: int) -> int:
 
 
 def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str) -> list[Rule]:
-    """Return the rules asked for, by default all rules of the type."""
+    """Return the rules that the caller asks for, by default all rules of the type."""
     if rules is None:
         return rules_of_type(dtype)
     asked = list(map(rule, names_or_rules(rules)))
@@ -263,14 +268,14 @@ def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str) -> list[
 class Pool:
     """Candidates for probes: each array has a column per candidate."""
 
-    scales: Array  # of the weights (K,)
+    scales: Array  # scales of the weights (K,)
     sums: Array  # accumulators (K,)
     codes: Array  # outputs (rules, K)
-    ties: Array  # sign and parity of a tie, 0 to 3; -1 if the accumulator is not a tie (K,)
+    ties: Array  # (K,): 0 to 3 for the sign and parity of a tie; -1 if there is no tie
     input_scale: float
 
     def only(self, picks: list[int]) -> Pool:
-        """Return the picked candidates, sorted by scale and accumulator."""
+        """Return a pool of the picked candidates, sorted by scale and accumulator."""
         picked = np.array(picks, np.int64)
         at = picked[np.lexsort((self.sums[picked], self.scales[picked]))]
         return Pool(
@@ -327,10 +332,10 @@ def _pool(dtype: str, rules: Sequence[Rule], seed: int, reach: Reach) -> Pool:
 
 
 def _input_scale(rules: Sequence[Rule], zero_point: int) -> float:
-    """Return the input scale of the probes: the output scale if some rules differ only in the
-    orders "D" and "P".
+    """Return the input scale of the probes: equal to the output scale if some rules differ only in
+    the orders "D" and "P".
 
-    These orders differ only if the input scale is not a power of two, and an input scale equal to
+    These orders differ only if the input scale is not a power of two. An input scale that equals
     the output scale keeps ties.
     """
     orders: dict[Function, set[str]] = {}
@@ -345,7 +350,7 @@ def _input_scale(rules: Sequence[Rule], zero_point: int) -> float:
 def _codes_at(
     rules: Sequence[Rule], sums: Array, scales: tuple[float, float, float], zero_point: int
 ) -> Array:
-    """Outputs ``(rules, N)`` before the clamp; raises ValueError if a rule has no multiplier for
+    """Return outputs ``(rules, N)`` before the clamp. Raises ValueError if a rule cannot represent
     the ratio of these scales.
     """
     codes = []
@@ -356,13 +361,17 @@ def _codes_at(
 
 
 def _alike(codes: Array) -> Array:
-    """Return, for every row and column, the first row that has the same code in that column."""
+    """Return, for every row and column, the number of the first row that has the same code in that
+    column.
+    """
     return np.array([(codes == row).argmax(0) for row in codes])
 
 
 def _distinct_columns(rows: Array) -> Array:
-    """Return the number of the first column of each kind, columns sorted by their values."""
-    # sorted, equal columns are neighbours; the first of them keeps its place before the others
+    """Return the numbers of the columns that differ from one another; of equal columns the first is
+    returned. The numbers are in the order of the columns' values.
+    """
+    # sorting brings equal columns together and keeps their order, so that the first comes first
     order = np.lexsort(rows[::-1])
     columns = rows[:, order]
     other = np.any(columns[:, 1:] != columns[:, :-1], axis=0)
@@ -370,19 +379,22 @@ def _distinct_columns(rows: Array) -> Array:
 
 
 class Choice(NamedTuple):
-    """Some candidates, and the rules that they separate: those with different labels."""
+    """Some candidates, ``picks``, and the rules that they separate: rules with different labels are
+    separated.
+    """
 
     labels: Array  # (rules,)
     separated: int  # number of different labels
-    scales: int  # number of different scales with ``sparing``, else 0
+    scales: int  # number of different scales if ``sparing``, else 0
     picks: tuple[int, ...]
 
 
 def _fewest(pool: Pool, sparing: bool) -> list[int]:
-    """Return the fewest candidates found that separate all rules that can be separated; the search
-    keeps the ``WIDTH`` best sets.
+    """Return the fewest candidates found that separate all rules that can be separated. The search
+    keeps the ``WIDTH`` best sets of candidates at each step.
 
-    With ``sparing``, of sets that separate equally many rules those with fewer scales come first.
+    If two sets separate equally many rules and ``sparing`` is true, the set with fewer scales is
+    better.
     """
     alike = _alike(pool.codes)
     ways = alike
@@ -418,10 +430,10 @@ def _fewest(pool: Pool, sparing: bool) -> list[int]:
 
 
 def _filled(pool: Pool, picks: list[int], count: int) -> list[int]:
-    """Return ``count`` candidates: the picked ones, then ties of every kind, then candidates for
-    the pairs of rules that the fewest probes separate.
+    """Return ``count`` candidates: the picked ones, then ties of every kind, then the candidates
+    that separate those pairs of rules that few of the returned candidates separate.
 
-    Pairs are ordered: "one rule gives more than the other" and "it gives less" are two pairs.
+    A pair is ordered: (A, B) is separated if A gives more than B, and (B, A) if B gives more.
     """
     above = pool.codes[:, None] > pool.codes[None]
     picks = list(picks)
@@ -429,7 +441,7 @@ def _filled(pool: Pool, picks: list[int], count: int) -> list[int]:
     kinds = np.unique(pool.ties[pool.ties >= 0])
     missing = [kind for kind in kinds if kind not in pool.ties[picks]]
     while len(picks) < count:
-        # the value of a pair falls to a quarter with each probe that separates it already
+        # each probe that already separates a pair divides the value of the pair by four
         value = np.tensordot(4.0**-often, above, 2)
         value[picks] = -1
         if missing:

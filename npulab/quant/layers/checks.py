@@ -15,7 +15,7 @@ from npulab.quant.rules import QUANTIZED, QuantParams
 
 ACTIVATIONS = (None, "relu", "relu6", "relu_n1_to_1")
 OUTPUTS = ("codes", "sums")
-SUMS = "int32"  # type of the output of a layer that gives sums
+SUMS = "int32"  # type of the output if a layer gives sums, not codes
 WEIGHT_BITS = (1, 2, 4, 8)
 POOLS = ("average", "max", "min")
 PADDINGS = ("same", "valid")
@@ -59,8 +59,8 @@ def pads(
 
 
 def padding_name(layer: Any, prefer: Any = None) -> str | None:
-    """Return the name of the padding that gives the layer's border, even if the border was given by
-    numbers; None if neither name gives it.
+    """Return "same" or "valid" if that padding gives the layer's border, even if the border was
+    given by numbers; None if neither does.
 
     ``prefer`` is tried first, then the layer's own padding.
     """
@@ -76,7 +76,7 @@ def padding_name(layer: Any, prefer: Any = None) -> str | None:
 
 
 def store(layer: Any, **values: Any) -> None:
-    """Set parameters of a layer, which is frozen, while it is made."""
+    """Set parameters of a layer while it is made; a layer is a frozen dataclass."""
     for name, value in values.items():
         object.__setattr__(layer, name, value)
 
@@ -209,8 +209,8 @@ def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
 
 
 def leak_of(activation: str | None) -> int:
-    """Return by how many bits an activation shifts codes below the zero point to the right; 0 if it
-    is not leaky.
+    """Return N for the activation "leaky>>N", which shifts codes below the zero point right by N
+    bits; 0 for any other activation.
 
     >>> leak_of("leaky>>3"), leak_of("relu")
     (3, 0)
@@ -253,10 +253,11 @@ def check_output(layer: Any, dtype: str) -> None:
 
 
 def checked_bits(bits: Any, weights: Array) -> int:
-    """Return the width of a weight in bits: 1, 2, 4 or 8, two's complement for int8; weights of 1
-    bit may also be -1 and 1.
+    """Return the width of a weight in bits: 1, 2, 4 or 8. int8 weights are in two's complement;
+    weights of 1 bit may also be -1 and 1.
 
-    Raises ValueError, which shows the first weight outside of the range of that width.
+    Raises ValueError for another width. If a weight is outside of the range of its width, raises
+    ValueError, which shows the first such weight.
     """
     signed = weights.dtype.kind == "i"
     if bits not in WEIGHT_BITS or (bits != 8 and weights.dtype.kind == "f"):
@@ -321,15 +322,17 @@ def output_size(layer: Any) -> Pair:
 
 
 def weight_parameters(layer: Any) -> dict[str, Any]:
-    """Return width of the weights and kind of output as columns of a sweep, if they are not the
-    usual ones.
+    """Return the width of the weights and the kind of output as columns of a sweep; each is left
+    out if it has its usual value.
     """
     usual = {"weight_bits": 8, "output": "codes"}
     return {name: getattr(layer, name) for name in usual if getattr(layer, name) != usual[name]}
 
 
 def weight_text(layer: Any) -> str:
-    """Return width of the weights and kind of output as a text, if they are not the usual ones."""
+    """Return the width of the weights and the kind of output as a text; each is left out if it has
+    its usual value.
+    """
     text = ""
     if layer.weight_bits != 8:
         text = f", {layer.weight_bits}-bit weights"
@@ -339,7 +342,9 @@ def weight_text(layer: Any) -> str:
 
 
 def kind_text(layer: Any) -> str:
-    """Return the beginning of a convolution's text: whether it is depthwise or has groups."""
+    """Return the beginning of a convolution's text, which says whether the convolution is depthwise
+    or has groups.
+    """
     if layer.depthwise:
         return "depthwise "
     if layer.groups > 1:
@@ -366,7 +371,9 @@ def window_parameters(layer: Any) -> dict[str, Any]:
 
 
 def by_axis(name: str, axes: Sequence[str], sizes: Sequence[int]) -> dict[str, int]:
-    """Return sizes by name and axis, such as ``input_h``; axes without a size are left out."""
+    """Return sizes by name and axis: the keys are such as ``input_h``, the values are sizes. Axes
+    without a size are left out.
+    """
     return {f"{name}_{axis}": size for axis, size in zip(axes, sizes, strict=False)}
 
 
@@ -395,7 +402,7 @@ def window_text(layer: Any) -> str:
 
 
 def whole(numbers: Any) -> tuple[int, ...]:
-    """Return the numbers as plain ints; empty if one of them is not a whole number."""
+    """Return the numbers as plain ints; an empty tuple if one of them is not a whole number."""
     try:
         return tuple(operator.index(n) for n in numbers)
     except TypeError:
@@ -409,7 +416,7 @@ def shape_text(shape: Shape) -> str:
 def checked_padding(padding: Any) -> Any:
     if isinstance(padding, str) and padding in PADDINGS:
         return padding
-    # numbers of another form are refused as if one of them were not whole
+    # padding that is not two pairs is refused like a number that is not whole
     try:
         (top, bottom), (left, right) = padding
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Networks: layers in the order in which they run, and the layers whose outputs they take."""
+"""Networks: layers in the order in which they run, each with the sources of its inputs."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ class Network:
     """Layers in the order in which they run; ``inputs[i]`` are the sources of the tensors that
     layer i takes.
 
-    A source is the number of an earlier layer, or -1 for the network's first input, -2 for its
-    second, and so on; a layer has one source for each tensor that it takes. By default the first
-    layer takes the network's inputs, and every other layer the output of the layer before it. A
-    network may stand in place of a layer, for NPUs that pool and convolve in one go; it must have
-    one output. ``outputs`` are the numbers of the layers that give the network's outputs, by
-    default the last. Raises ValueError, which names the layer, for a source that does not fit.
+    A source is the number of an earlier layer, counted from 0, or -1 for the network's first input,
+    -2 for its second, and so on. A layer has one source for each tensor that it takes. By default
+    the first layer takes the network's inputs, and every later layer the output of the layer before
+    it. ``outputs`` are the numbers of the layers that give the network's outputs, by default the
+    last layer.
+
+    A network with one output may stand in place of a layer, for NPUs that pool and convolve in one
+    operation. Raises ValueError, which names the layer, for a source that does not fit.
     """
 
     layers: tuple[Layer | Network, ...]
@@ -92,11 +94,11 @@ class Network:
             ) from None
 
     def _check_sources(self) -> None:
-        """Raise ValueError if a source does not exist, or gives another tensor than its layer
+        """Raise ValueError if a source does not exist, or if its tensor is not one that the layer
         takes.
         """
         given = {source for source in chain(*self.inputs) if source < 0}
-        # inputs are numbered without gaps: some layer takes each of them
+        # the inputs are numbered without gaps, so that a layer takes each of them
         lowest = -max(len(given), 1)
         for number, (layer, sources) in enumerate(zip(self.layers, self.inputs, strict=True)):
             taken = tensors_taken(layer)
@@ -202,5 +204,5 @@ def _check_join(
 
 
 def _codes(q: QuantParams) -> tuple[np.float32, int]:
-    """Return the scale as models store it, float32, and the zero point."""
+    """Return (the scale as float32, as models store it; the zero point)."""
     return np.float32(q.scale), q.zero_point  # type: ignore[arg-type]

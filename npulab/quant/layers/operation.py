@@ -17,8 +17,8 @@ from npulab.support.files import read_table
 
 
 def _options(text: str) -> dict[str, Any]:
-    """Return the options of a row of the table, ``name=value`` separated by spaces, with their
-    usual values.
+    """Return the options that a row of the table states as ``name=value``, separated by spaces. The
+    values are the options' defaults.
     """
     options = {}
     for option in text.split():
@@ -28,7 +28,7 @@ def _options(text: str) -> dict[str, Any]:
 
 
 _ROWS = read_table(Path(__file__).with_name("operations.csv"))
-# Options of each operator, with the values that they have if a model states none.
+# The key is an operator; the value has its options, with the defaults for a model that states none.
 OPERATIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {row["kind"]: _options(row["options"]) for row in _ROWS}
 )
@@ -54,10 +54,11 @@ class Placeholder(NamedTuple):
 class Operation:
     """An operator without weights on whole tensors, one of ``OPERATIONS``.
 
-    ``inputs`` are all tensors of the operator; ``constants`` has the values of those that are
-    constant, by their number in ``inputs``. ``output`` is one output; if the operator has several,
-    it is output number ``part``. Shapes have the batch of the model. Raises ValueError, which names
-    the kind, option or tensor that does not fit.
+    ``inputs`` are all tensors of the operator, without values. ``constants`` has the values of the
+    constant tensors: a key is a tensor's number in ``inputs``, counted from 0. ``output`` is one
+    output; if the operator has several outputs, ``part`` is the number of this one. Shapes include
+    the batch that the model states. Raises ValueError, which names the kind, option or tensor that
+    does not fit.
     """
 
     kind: str
@@ -92,7 +93,9 @@ class Operation:
 
     @property
     def moving(self) -> tuple[int, ...]:
-        """The numbers of the inputs that are not constant: the tensors that the layer takes."""
+        """The numbers, in ``inputs``, of the tensors that are not constant; the layer takes these
+        tensors.
+        """
         return tuple(place for place in range(len(self.inputs)) if place not in self.constants)
 
     @property
@@ -101,7 +104,7 @@ class Operation:
 
     @property
     def activation(self) -> str | None:
-        """The activation that comes last; None if there is none."""
+        """The activation that is applied to the result; None if there is none."""
         return self.options.get("activation")
 
     @property

@@ -32,17 +32,18 @@ from npulab.quant.layers.checks import (
 )
 from npulab.quant.rules import QUANTIZED, ROUNDINGS, QuantParams
 
-CENTRED = ":centred"  # suffix in the name of a rounding that rounds the mean minus the zero point
+CENTRED = ":centred"  # ends the name of a rounding if the mean minus the zero point is rounded
 
 
 @dataclass(frozen=True, eq=False)
 class Pool2D:
-    """Average, maximum or minimum of windows of ``kernel`` (h, w); the border does not count.
+    """Average, maximum or minimum of windows of ``kernel`` (h, w); elements of the border are not
+    counted.
 
-    ``dtype`` is "int8", "uint8", "int16" or "float16"; output scale and zero point are the input's.
-    ``rounding`` says how an average of codes is rounded, by one of
-    ``npulab.quant.rules.ROUNDINGS``: it rounds the mean of the codes. With ":centred" after it
-    ("toward-zero:centred") it rounds that mean minus the zero point, which is added again
+    ``dtype`` is "int8", "uint8", "int16" or "float16"; the output has the scale and zero point of
+    the input. ``rounding`` says how an average of codes is rounded: one of
+    ``npulab.quant.rules.ROUNDINGS`` rounds the mean of the codes. If ":centred" follows the name
+    ("toward-zero:centred"), the mean minus the zero point is rounded, and the zero point is added
     afterwards. Raises ValueError, which names the parameter, for values that do not go together.
     """
 
@@ -129,10 +130,10 @@ class Pool2D:
 
 @dataclass(frozen=True, eq=False)
 class Add:
-    """The sum of two tensors of one shape; the layer's input is a pair.
+    """The sum of two tensors of one shape; the input of the layer is a pair of tensors.
 
-    ``dtype`` is "int8", "uint8", "int16" (zero points 0) or "float16". Raises ValueError, which
-    names the parameter, for values that do not go together.
+    ``dtype`` is "int8", "uint8", "int16" (with zero points of 0) or "float16". Raises ValueError,
+    which names the parameter, for values that do not go together.
     """
 
     input_shape: Shape

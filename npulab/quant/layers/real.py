@@ -1,5 +1,5 @@
-"""Layers of float16 units between convolutions: arithmetic on each element, activation by table,
-concatenation.
+"""Layers of the float16 units that NPUs have between convolutions: arithmetic on each element,
+activation by table, concatenation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from npulab.support.refuse import refuse_if
 
 PAIRED = ("add", "subtract", "multiply", "maximum", "minimum")
 SINGLE = ("abs", "copy")
-HALVES = 2**16  # number of float16 codes
+HALVES = 2**16  # number of float16 bit patterns
 SMALLEST, LARGEST = 2.0**-149, float(np.finfo(np.float32).max)
 
 
@@ -39,13 +39,14 @@ SMALLEST, LARGEST = 2.0**-149, float(np.finfo(np.float32).max)
 class Elementwise:
     """``(prescale * a op b) * scale + bias``, element by element, of one tensor or of two.
 
-    ``kind`` is "add", "subtract", "multiply", "maximum" or "minimum" of two tensors, and the input
-    is a pair; or "abs" or "copy" of one tensor. ``input_shape`` is the shape of the first tensor,
-    ``other_shape`` of the second, by default the same; an axis of size 1 is repeated to the size of
-    the other tensor. ``prescale`` (of the first tensor), ``scale`` and ``bias`` are each a real
-    number, or a number for each output channel ``(C,)``; a scale of 1 and a bias of 0 are not
-    computed, so that the sign of a zero stays. The activation comes last. ``dtype`` is "float16".
-    Raises ValueError, which names the parameter, for values that do not go together.
+    ``kind`` is "add", "subtract", "multiply", "maximum" or "minimum" of two tensors (the input is
+    then a pair), or "abs" or "copy" of one tensor. ``input_shape`` is the shape of the first
+    tensor, ``other_shape`` the shape of the second, by default the same. If one tensor has size 1
+    on an axis, it is repeated to the other tensor's size. ``prescale`` (of the first tensor),
+    ``scale`` and ``bias`` are each a real number, or a number for each output channel ``(C,)``. A
+    factor of 1 and a bias of 0 are not computed, so that the sign of a zero stays. The activation
+    comes last. ``dtype`` is "float16". Raises ValueError, which names the parameter, for values
+    that do not go together.
 
     >>> Elementwise("subtract", (4, 4, 8), other_shape=(4, 1, 8), scale=0.5)
     Elementwise(subtract 4x4x8 and 4x1x8 -> 4x4x8, scale 0.5, float16)
@@ -95,7 +96,7 @@ class Elementwise:
 
     @property
     def op(self) -> str:
-        """The ``kind``, as the operator's name."""
+        """The name of the operator, which is the ``kind``."""
         return self.kind
 
     @property
@@ -107,7 +108,7 @@ class Elementwise:
 
     @property
     def output_shape(self) -> Shape:
-        """The shape of the output: of each axis the larger of the two sizes."""
+        """The shape of the output: on each axis the larger size of the two tensors."""
         return tuple(map(max, zip(*self.input_shapes, strict=True)))
 
     @property
@@ -144,13 +145,13 @@ class Elementwise:
 
 @dataclass(frozen=True, eq=False)
 class Activation:
-    """A function of each element, given as a table: ``outputs`` is the result for every float16
-    code, ``(65536,)`` float16.
+    """A function of each element, given as a table: ``outputs`` has the result for each of the
+    65,536 float16 bit patterns, ``(65536,)`` float16.
 
     The input is first multiplied by ``prescale``, a real number or a number for each channel
-    ``(C,)``, and rounded to float16; a prescale of 1 is not computed. ``name`` is shown to people
-    only. ``dtype`` is "float16". Raises ValueError, which names the parameter, for values that do
-    not go together.
+    ``(C,)``, and rounded to float16. A prescale of 1 is not computed. ``name`` only appears in
+    texts for people. ``dtype`` is "float16". Raises ValueError, which names the parameter, for
+    values that do not go together.
 
     >>> codes = np.arange(65536, dtype=np.uint16).view(np.float16)
     >>> Activation((4, 4, 8), np.abs(codes), "size")
@@ -312,7 +313,9 @@ def _few(shape: Shape) -> None:
 
 
 def _constant(name: str, given: Any, channels: int) -> float | Array:
-    """Return a number, or float64 numbers ``(channels,)``; raises ValueError for other values."""
+    """Return one number, or float64 numbers ``(channels,)``. Raises ValueError if ``given`` is
+    neither.
+    """
     values = np.empty(0)
     with suppress(TypeError, ValueError):
         if np.asarray(given).dtype.kind in "iuf":
@@ -330,7 +333,9 @@ def _constant(name: str, given: Any, channels: int) -> float | Array:
 
 
 def _named(tensor: str, shape: Shape) -> dict[str, int]:
-    """Return the sizes of a tensor by its name and axis: h, w and c of three axes, else numbers."""
+    """Return the sizes of a tensor: a key is the tensor's name and the axis, a value is a size.
+    Three axes are named h, w and c; otherwise axes are numbered.
+    """
     axes = [*"hwc"]
     if len(shape) != len(axes):
         axes = [*map(str, range(len(shape)))]

@@ -1,8 +1,8 @@
-"""One name for each parameter of a layer, and the other names that files have for it.
+"""One name for each parameter of a layer, and the further names that files use for it.
 
-Sizes are ``input_c``, ``output_c`` as ``input_h`` is. A layer states ``padding`` and ``activation``
-as texts; where parameters are numbers (ranges, columns of a sweep) they are ``same`` and ``relu``,
-1 or 0.
+The names of sizes are ``input_h``, ``input_c``, ``output_c`` and so on. In a layer, ``padding`` and
+``activation`` are texts. In ranges and in columns of a sweep, where values are numbers, ``same``
+and ``relu`` take their place, each 1 or 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from npulab.support.refuse import refuse_if
 
 Value = TypeVar("Value")
 
-# npulab's name by another name for the same
+# a key is another name, the value is npulab's name for the same parameter
 SPELLINGS = {
     "input_channels": "input_c",
     "output_channels": "output_c",
@@ -22,7 +22,7 @@ SPELLINGS = {
     "padding_same": "same",
     "activation_relu": "relu",
 }
-# by the name of a text: the name of its number, and the numbers of its values
+# a key is a parameter with texts; the value has the name of its number, and a number per text
 NUMBERS: Mapping[str, tuple[str, Mapping[Any, int]]] = {
     "padding": ("same", {"valid": 0, "same": 1}),
     "activation": ("relu", {None: 0, "relu": 1}),
@@ -30,8 +30,8 @@ NUMBERS: Mapping[str, tuple[str, Mapping[Any, int]]] = {
 
 
 def spelled(parameters: Mapping[str, Value]) -> dict[str, Value]:
-    """Return parameters, in their order, under npulab's names; a parameter whose name another one
-    has keeps its own.
+    """Return parameters, in their order, under npulab's names. A parameter keeps its name if
+    npulab's name is already that of another parameter.
 
     >>> spelled({"input_channels": 3, "kernel_h": 1}), spelled({"relu": 1, "activation_relu": 0})
     ({'input_c': 3, 'kernel_h': 1}, {'relu': 1, 'activation_relu': 0})
@@ -47,7 +47,9 @@ def spelled(parameters: Mapping[str, Value]) -> dict[str, Value]:
 
 def with_numbers(ranges: Mapping[str, Any]) -> dict[str, Any]:
     """Return ranges under npulab's names, with numbers in place of the texts of padding and
-    activation; raises ValueError for a text that has no number, and for both names of one.
+    activation.
+
+    Raises ValueError for a text that has no number, and if one parameter is given under two names.
 
     >>> with_numbers({"input_channels": (1, 8), "padding": ["same"], "activation": [None, "relu"]})
     {'input_c': (1, 8), 'same': [1], 'relu': [0, 1]}
@@ -66,8 +68,10 @@ def with_numbers(ranges: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_texts(grid: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a grid under npulab's names, with the texts of padding and activation in place of
-    their numbers; raises ValueError for another number, and for both names of one.
+    """Return a grid under npulab's names, with texts in place of the numbers for padding and
+    activation.
+
+    Raises ValueError for a number that has no text, and if one parameter is given under two names.
 
     >>> with_texts({"input_channels": 8, "same": [1, 0], "relu": 0})
     {'input_c': 8, 'padding': ['same', 'valid'], 'activation': [None]}
@@ -84,11 +88,13 @@ def with_texts(grid: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _each_of(known: Mapping[Any, Any], values: Iterable[Any], what: str) -> list[Any]:
-    """Return what each value stands for; raises ValueError for another value."""
+    """Return, for each value, what it stands for in ``known``. Raises ValueError for a value that
+    is not in ``known``.
+    """
     allowed = ", ".join(map(str, known))
     out = []
     for value in values:
-        # a list, which no mapping has as a key, is no value
+        # a list cannot be a key, so that it stands for nothing
         wrong = isinstance(value, list | dict | set) or value not in known
         refuse_if(wrong, what, f"{value!r:.60}", f"is one of {allowed}")
         out.append(known[value])
@@ -96,7 +102,9 @@ def _each_of(known: Mapping[Any, Any], values: Iterable[Any], what: str) -> list
 
 
 def _once(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values under npulab's names; raises ValueError if two names are of one parameter."""
+    """Return values under npulab's names. Raises ValueError if two names stand for one
+    parameter.
+    """
     out: dict[str, Any] = {}
     first: dict[str, str] = {}
     for name, value in named.items():
@@ -109,7 +117,7 @@ def _once(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spellings_of(name: str) -> tuple[str, ...]:
-    """Return the names of the same parameter, the given one first.
+    """Return all names of the parameter that ``name`` stands for; ``name`` comes first.
 
     >>> spellings_of("input_c"), spellings_of("input_channels"), spellings_of("kernel_h")
     (('input_c', 'input_channels'), ('input_channels', 'input_c'), ('kernel_h',))

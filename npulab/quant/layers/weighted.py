@@ -48,8 +48,8 @@ Layer = TypeVar("Layer")
 
 
 def _formerly(old: str, new: str) -> Callable[[type[Layer]], type[Layer]]:
-    """Return a class decorator: the keyword and the attribute ``old`` still work in place of
-    ``new``, with a DeprecationWarning.
+    """Return a class decorator for a parameter that was renamed: the keyword and attribute ``old``
+    still work in place of ``new``, with a DeprecationWarning.
     """
 
     def warn() -> None:
@@ -81,23 +81,22 @@ def _formerly(old: str, new: str) -> Callable[[type[Layer]], type[Layer]]:
 class Conv2D:
     """A quantized 2-D convolution.
 
-    ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8, int8 or
-    float16. ``bias`` is ``(O,)``: whole numbers in units of input scale * weight scale, within
-    int32 (2**52 if the input is int16), or real numbers if the input is real; None is zeros.
-    ``input_shape`` is (H, W, C), ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or
-    ((top, bottom), (left, right)). ``dtype`` is the type of input and output: by default that of
-    the weights, "int16" (int16 activations, int8 weights) or "float32" (hybrid: the input is
-    quantized when it arrives).
+    ``weights`` are OHWI, or 1HWC if depthwise, with ``C = multiplier * input channels``; they are
+    uint8, int8 or float16. ``bias`` is ``(O,)``: whole numbers in units of input scale * weight
+    scale, within int32 (2**52 if the input is int16), or real numbers if the input is real. None
+    stands for zeros. ``input_shape`` is (H, W, C), ``stride`` and ``dilation`` are (h, w),
+    ``padding`` is "same", "valid" or ((top, bottom), (left, right)). ``dtype`` is the type of input
+    and output: by default that of the weights, "int16" (int16 activations, int8 weights) or
+    "float32" (hybrid: the input is quantized when it arrives).
 
-    With ``groups``, for float16 weights, the channels of input and output are divided into that
-    many groups, and group n of the output is made from group n of the input: the weights have I = C
-    / groups. ``driver_quirks`` are names, in a target's own vocabulary, for habits of the driver
-    which a ``lift`` saw and which do not change the arithmetic, so that ``lower`` can repeat them.
-    If outputs are codes, ``activation`` may also be "leaky>>N": codes below the zero point are
-    shifted right by N bits, rounded down, before the clamp. If ``output`` is "sums", a layer of 8
-    bits gives its accumulators as int32, with or without ReLU; they do not depend on the output
-    scale. ``weight_bits`` is the width of a stored weight, 1, 2, 4 or 8; it does not change the
-    arithmetic.
+    ``groups`` divides the channels of input and output of float16 weights into that many groups:
+    group n of the output is made from group n of the input, and the weights have I = C / groups. If
+    outputs are codes, ``activation`` may also be "leaky>>N": codes below the zero point are shifted
+    right by N bits, rounded down, before the clamp. If ``output`` is "sums", a layer of 8 bits
+    gives its accumulators as int32, with or without ReLU; the output scale does not change them.
+    ``weight_bits`` is the width of a stored weight, 1, 2, 4 or 8 bits; it does not change the
+    arithmetic. ``driver_quirks`` are habits of a driver that a ``lift`` saw, by a target's own
+    names. They do not change the arithmetic; ``lower`` repeats them.
 
     Raises ValueError, which names the parameter, for shapes or values that do not go together.
     """
@@ -168,8 +167,8 @@ class Conv2D:
 
     @cached_property
     def pads(self) -> tuple[Pair, Pair]:
-        """((top, bottom), (left, right)) rows and columns of border; if "same" needs an odd number,
-        the bottom or right side has one more.
+        """((top, bottom), (left, right)): rows and columns of border. If "same" needs an odd number
+        of them, the bottom or the right has one more.
         """
         return pads(self.padding, self.input_shape, self.kernel, self.stride, self.dilation)
 
@@ -268,13 +267,13 @@ class FullyConnected:
 
 @dataclass(frozen=True, eq=False)
 class Conv1D:
-    """A quantized 1-D convolution: ``weights`` are ``(O, K, I)``, depthwise ``(1, K, C)``, the
-    input is ``(L, C)``.
+    """A quantized 1-D convolution. ``weights`` are ``(O, K, I)``, or ``(1, K, C)`` if depthwise;
+    the input is ``(L, C)``.
 
     ``stride`` and ``dilation`` are whole numbers, ``padding`` is "same", "valid" or (before,
-    after); all other parameters are as in ``Conv2D``. ``image`` is the 2-D convolution over one row
-    that gives the same numbers. Raises ValueError, which names the parameter, for shapes or values
-    that do not go together.
+    after). The remaining parameters are as in ``Conv2D``. ``image`` is a 2-D convolution over an
+    image of one row that gives the same numbers. Raises ValueError, which names the parameter, for
+    shapes or values that do not go together.
 
     >>> import numpy as np
     >>> Conv1D(np.zeros((4, 3, 2), np.int8), np.zeros(4, int), (8, 2)).output_shape
