@@ -533,7 +533,7 @@ def test_states_and_operations_without_results() -> None:
         ),
         (
             "tensor<fp16, [1,4,1,32]> x = add(x=x,y=x);",
-            "line 4, add x: output: got x, allowed is names that are not there",
+            "line 4, add x: output: got x, allowed is names that are not in use yet",
         ),
         (
             "tensor<fp16, [1,4,1,32]> y = add(x=x,x=x);",
