@@ -61,22 +61,22 @@ def emulate(
     ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype``
     (8-bit layers take int8 and uint8). For ``Conv1D`` it is ``(..., L, C)``; for ``FullyConnected``
     ``(..., H, W, C)`` with I elements in H, W and C, or ``(..., I)``. It is a pair for ``Add`` and
-    for an ``Elementwise`` of two tensors, and a tuple for ``Concat``: tensors with the same leading
-    axes, any number of these. For an ``Operation`` it is the operator's tensors with the batch that
-    the operator states or, if that batch is 1, with another batch or none. For a network of several
-    inputs it is the tuple of them. A network of several outputs gives a tuple. A layer of float16
-    takes every number: infinities and NaN are treated as in IEEE 754.
+    for an ``Elementwise`` of two tensors, and a tuple for ``Concat``; these tensors have the same
+    leading axes, any number of them. For an ``Operation`` it is the operator's tensors with the
+    batch that the operator states. If that batch is 1, ``x`` may have another batch or none. For a
+    network of several inputs it is the tuple of its inputs. A network of several outputs gives a
+    tuple. A layer of float16 takes every number: infinities and NaN are treated as in IEEE 754.
 
-    ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES`` ("tflite-reference",
-    "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...). An engine selects rules by
-    operator and type, and the way in which products are added; ``npulab.ENGINES`` says on which
-    processors each was measured. A target's own rule is ``target.rule``. ``saturation`` says how
-    the products of a quantized layer with weights are added, in place of the engine's own way. A
-    fully connected layer of float32 has two further rules, "hybrid-float32:fused" and
+    ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES`` such as
+    "tflite-builtin", "xnnpack" or "onnxruntime:avx2". An engine selects rules by operator and type,
+    and the way in which products are added; ``npulab.ENGINES`` says on which processors each was
+    measured. A target's own rule is ``target.rule``. ``saturation`` says how the products of a
+    quantized layer with weights are added; by default they are added as the engine does it. A fully
+    connected layer of float32 has two further rules, "hybrid-float32:fused" and
     "hybrid-float32:portable".
 
     Raises ValueError if ``x`` does not fit the layer, or if an accumulator is outside of the rule's
-    register (for sums: int32); LookupError for an unknown rule.
+    register (for sums: int32). Raises LookupError for an unknown rule.
     """
     if isinstance(layer, LAYERS):
         return Prepared(layer, rule, keep=False, saturation=saturation)(x)
@@ -94,8 +94,8 @@ def outputs(
     rule: str | Rule = "tflite-reference",
     saturation: Saturation | None = None,
 ) -> list[Array]:
-    """Return the output of every layer of a network; ``x`` is the input, or a tuple if there are
-    several inputs.
+    """Return the outputs of all layers of a network, in the order of the layers. ``x`` is the
+    network's input, or a tuple of its inputs if there are several.
     """
     network = _network(network)
     count = len(network.input_shapes)
@@ -130,12 +130,12 @@ def _network(layers: Network | Sequence[Layer]) -> Network:
 def prepare(
     layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | None = None
 ) -> Prepared:
-    """Return a layer that is prepared for many runs: like ``emulate``, but the weights are unpacked
-    only once.
+    """Return a layer that is prepared for many runs: it is called with an input, gives what
+    ``emulate`` gives, and unpacks the weights only once.
 
-    ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default if numba is installed; they
-    are compiled at their first use on a machine. The numbers are the same. Raises MissingPackage
-    for ``fast`` without numba.
+    If ``fast`` is true, numba's loops are used (the extra ``npulab[fast]``); by default they are
+    used if numba is installed. They are compiled at their first use on a machine and give the same
+    numbers. Raises MissingPackage if ``fast`` is true and numba is not installed.
     """
     _refuse(layer)
     if fast:
@@ -175,7 +175,9 @@ class Prepared:
         self.keep = keep
         self.fast = fast
         self.saturation = saturation
-        self._idle: list[Scratch] = []  # a free scratch for each thread that calls at the same time
+        self._idle: list[
+            Scratch
+        ] = []  # scratches that no call uses now; threads that call at the same time need one each
         self._made: dict[np.dtype, Any] = {}
 
     def __call__(self, x: Any) -> Array:
@@ -203,7 +205,7 @@ class Prepared:
         if layer.output == "sums":
             return quantized.summed(layer, images, self.rule, self.saturation).reshape(shape)
         out = np.empty(shape, dtype)
-        # what is made once for each type of input is used by all threads, a scratch by one
+        # all threads share what is made once per type of input; a scratch serves one thread
         more = self.keep, self.fast, self.saturation
         ready = self._ready(Quantized, layer, dtype, *more)
         try:
@@ -247,7 +249,9 @@ def accumulate(
 
 
 def _refuse(layer: Any, *kinds: type) -> None:
-    """Raise ValueError if a layer is not of one of these kinds, by default of any kind of layer."""
+    """Raise ValueError if a layer is of none of the ``kinds``, which are by default all kinds of
+    layers.
+    """
     if not isinstance(layer, kinds or LAYERS):
         raise ValueError(
             f"layer: got {type(layer).__name__}, allowed is a {_names(kinds or LAYERS)}"
@@ -339,7 +343,9 @@ def _images(
 
 
 def _as_images(layer: Conv2D | FullyConnected) -> tuple[int, ...]:
-    """Return the shape of the output of images; -1 stands for their number."""
+    """Return the shape of the output for inputs that are images; -1 stands for the number of
+    images.
+    """
     if isinstance(layer, FullyConnected):
         return 1, -1, 1, *layer.output_shape
     return -1, *layer.output_shape

@@ -34,11 +34,12 @@ HERE = Path(__file__).parent
 
 
 class Row(NamedTuple):
-    """A row of the table: ``engine`` computes ``op`` for an input of ``type`` by ``rule``; a blank
-    column fits everything.
+    """A row of the table: ``engine`` computes ``op`` for an input of ``type`` by ``rule``.
+    ``scales`` is "tensor" or "channel": one weight scale, or one per channel. A blank column fits
+    everything.
 
-    With a ``tail``, the channels after the last whole group of ``vector`` channels use that rule,
-    which forms the same multiplier.
+    If a row has a ``tail``, its kernel handles ``vector`` channels at a time; the channels after
+    the last whole group use the rule ``tail``, which forms the same multiplier.
     """
 
     engine: str
@@ -50,7 +51,7 @@ class Row(NamedTuple):
     vector: int = 1
 
 
-# The first row that fits is used. The letter after a rule's name is the order of scales.
+# The first row that fits is used. The letter after a rule's name is one of ``rules.ORDERS``.
 TABLE = tuple(
     Row(
         row["engine"],
@@ -63,17 +64,17 @@ TABLE = tuple(
     )
     for row in read_table(HERE / "engine_rules.csv")
 )
-# by engine, the release with which it was measured, and the x86 processors
+# a key is an engine; the value says with which release and on which processors it was measured
 ENGINES = {row["engine"]: row["measured"] for row in read_table(HERE / "engines.csv")}
 NAMES = tuple(ENGINES)
 
 
 class Accumulation(NamedTuple):
-    """``engine`` adds the products of ``op`` with saturation, if input and weights have these
-    types.
+    """``engine`` adds the products of ``op`` with saturation, if input and weights have the types
+    ``input`` and ``weights``.
 
-    ``copies`` is the fewest output channels per input channel of a depthwise convolution for which
-    this is so.
+    A depthwise convolution saturates only if it has at least ``copies`` output channels per input
+    channel.
     """
 
     engine: str
@@ -96,11 +97,11 @@ Parts = tuple[tuple[Rule, int, int], ...]
 
 
 def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> Parts:
-    """Return the rules that the name of a rule or an engine stands for with an operator, as parts
-    (rule, first channel, end channel).
+    """Return the rules that a name stands for with an operator, as parts (rule, first channel, end
+    channel). The name is that of a rule or an engine.
 
-    ``op`` is "conv", "depthwise" or "fully_connected", ``dtype`` the input's type, ``scales``
-    "tensor" or "channel". Raises LookupError for an unknown name; its text has the known names.
+    ``op`` is "conv", "depthwise" or "fully_connected", ``dtype`` is the input's type, ``scales`` is
+    "tensor" or "channel". Raises LookupError for an unknown name, with the known names.
 
     >>> for by, first, end in parts("tflite-builtin", "depthwise", "int8", "channel", 20):
     ...     print(by.name, first, end)
@@ -186,7 +187,7 @@ def multipliers(layer: Weighted, by: Rule, first: int, end: int) -> Factors:
     return np.broadcast_to(multiplier, (end - first,)), np.broadcast_to(right_shift, (end - first,))
 
 
-# lowest and highest real number by activation
+# a key is an activation, the value the lowest and the highest real number that it gives
 REAL: dict[str | None, tuple[float, float]] = {
     None: (-np.inf, np.inf),
     "relu": (0.0, np.inf),
@@ -196,11 +197,11 @@ REAL: dict[str | None, tuple[float, float]] = {
 
 
 def delegated(layer: Layer, dtype: Any) -> bool:
-    """True if TensorFlow Lite leaves a quantized layer to XNNPACK; builtin kernels run all other
-    layers.
+    """Return True if TensorFlow Lite leaves a quantized layer to XNNPACK; it runs every other layer
+    by its builtin kernels.
 
-    Neither has an operator for a minimum: our models compute it from complements, and clamp it by a
-    maximum over single elements, which XNNPACK runs.
+    Neither has an operator for minimum pooling. Our models compute a minimum as the complement of a
+    maximum of complements, and clamp it by a maximum over single elements; XNNPACK runs these.
     """
     if np.dtype(dtype).itemsize > 1:
         return False
@@ -229,8 +230,8 @@ def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference")
 
 
 def clamps_alike(layer: Any, activation: str | None) -> bool:
-    """True if a layer of codes would give the same codes with another activation: both leave it the
-    same lowest and highest code.
+    """Return True if a layer of codes would give the same codes with ``activation`` as with its
+    own, because the lowest and the highest output code are the same.
 
     >>> from npulab.quant.rules import QuantParams
     >>> q = QuantParams(6 / 255, -128)
@@ -250,10 +251,10 @@ def clamps_alike(layer: Any, activation: str | None) -> bool:
 def activation_codes(
     layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference"
 ) -> tuple[float, float]:
-    """Return the codes of the activation's bounds, which may lie outside of the type's range;
-    infinite if there is no bound.
+    """Return the codes of the lowest and highest number that the activation gives. They may lie
+    outside of the type's range, and are infinite if there is no such number.
 
-    A bound is ``zero_point + round(real / scale)``, ties away from zero; XNNPACK adds the zero
+    The code is ``zero_point + round(real / scale)``, ties away from zero. XNNPACK adds the zero
     point in float32 and rounds ties to even.
     """
     assert layer.output_q is not None

@@ -1,8 +1,8 @@
 """float16 sums over windows, computed exactly and rounded once: rule "fp16".
 
-float64 holds most sums exactly. Any other sum has a bound of its error, and the few outputs that
-the bound leaves undecided are computed again in whole numbers. A sum of exactly zero is +0; NaN and
-infinities are treated as in IEEE 754.
+float64 holds most sums exactly. For any other sum a bound of its error is known. If the bound
+leaves two float16 results possible, the output is computed again in whole numbers. A sum of exactly
+zero is +0; NaN and infinities are treated as in IEEE 754.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Bounds = tuple[float, float]
 
 def summed(layer: Weighted | Pool2D, given: Array, bounds: Bounds) -> Array:
     """Return the output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, for a layer
-    with weights or an average.
+    with weights or for average pooling.
 
-    Raises ValueError for an average of windows of more than 2**22 elements.
+    Raises ValueError for average pooling with windows of more than 2**22 elements.
     """
     if isinstance(layer, Pool2D):
         return average(layer, given, bounds)
@@ -62,8 +62,8 @@ def columns(layer: Conv2D, image: Array) -> Iterator[Array]:
 
 
 class HalfWeights:
-    """Weights ``(K, O)`` and bias ``(O,)`` of float16, kept as float64 too, to be multiplied with
-    many rows.
+    """Weights ``(K, O)`` and bias ``(O,)`` of float16. They are also kept as float64, so that many
+    rows can be multiplied by them.
     """
 
     def __init__(self, weights: Array, bias: Array) -> None:
@@ -122,8 +122,8 @@ def depthwise(every: Array, weights: Array, bias: Array, bounds: Bounds) -> Arra
 def in_whole_numbers(
     x: Iterable[np.float16], weights: Iterable[np.float16], bias: np.float16, bounds: Bounds
 ) -> np.float16:
-    """Return a sum of products plus a bias, computed exactly, clamped to ``bounds`` and rounded
-    once.
+    """Return one sum of products plus a bias. It is computed exactly in whole numbers, clamped to
+    ``bounds`` and rounded once.
     """
     units = 0
     for number, weight in zip(x, weights, strict=True):
@@ -138,7 +138,9 @@ def in_whole_numbers(
 
 
 def average(layer: Pool2D, images: Array, bounds: Bounds) -> Array:
-    """Return the means ``(N, H, W, C)`` float16 of each window's elements that lie in the image."""
+    """Return the mean of each window, ``(N, H, W, C)`` float16; only elements that lie in the image
+    are counted.
+    """
     if math.prod(layer.kernel) > MOST:
         raise ValueError(
             f"kernel: got {layer.kernel}, allowed with rule fp16 is a kernel of at most {MOST} "
@@ -148,7 +150,7 @@ def average(layer: Pool2D, images: Array, bounds: Bounds) -> Array:
 
 
 def _mean(layer: Pool2D, image: Array) -> Array:
-    """Return means as float64 that round to float16 as the exact means do."""
+    """Return float64 numbers that round to the same float16 numbers as the exact means."""
     count = counts(layer)
     finite = np.isfinite(image)
     wide = image.astype(np.float64)
@@ -172,7 +174,7 @@ def _never(place: tuple[int, ...]) -> np.float16:
 
 def _unit(values: Array) -> int:
     """Return the lowest bit that is set in any of the numbers, in units of 1 / UNITS; 2**40 if all
-    are 0.
+    numbers are 0.
     """
     whole = (np.where(np.isfinite(values), values, 0).astype(np.float64) * UNITS).astype(np.int64)
     every = int(np.bitwise_or.reduce(whole, axis=None)) or 2**40

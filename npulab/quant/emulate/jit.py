@@ -1,9 +1,9 @@
-"""Loops compiled by numba (the extra ``npulab[fast]``): one pass over the data where numpy needs
-many.
+"""Loops compiled by numba (the extra ``npulab[fast]``), which pass over the data once where numpy
+needs many passes.
 
-They give the numbers that ``quant.Requantizer`` and ``sums.Depthwise`` give; tests compare them.
-numba keeps machine code on disk, which contains the constants of ``quant`` and is only compiled
-again when this file changes.
+They give the same numbers as ``quant.Requantizer`` and ``sums.Depthwise``; tests compare them.
+numba keeps machine code on disk. The machine code contains constants of ``quant``, but is only
+compiled again if this file changes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from npulab.support.extras import needed
 numba = needed("numba", "compiling loops")
 
 MODES = {name: number for number, name in enumerate(ROUNDINGS)}
-# Amounts (downward, toward zero) by which a value is moved, so that rounding to nearest then gives
-# the named direction.
+# A key is a direction of rounding. The value is how far a number is moved (downward, toward zero)
+# so that rounding it to nearest gives that direction.
 FURTHER = {"nearest": (0.0, 0.0), "floor": (0.5, 0.0), "toward-zero": (0.0, 0.5)}
 
 
@@ -50,8 +50,10 @@ class Scaling(NamedTuple):
 
 
 class Direction(NamedTuple):
-    """The rounding of an estimate (``down`` and ``inward`` are taken off before it), and the limit
-    beyond which the rule itself is computed.
+    """The rounding of an estimate. Before it is rounded to nearest, the estimate is moved ``down``
+    downward and ``inward`` toward zero.
+
+    If the moved estimate is more than ``limit`` from the rounded one, the rule itself is computed.
     """
 
     down: np.float32
@@ -60,7 +62,9 @@ class Direction(NamedTuple):
 
 
 class Shifts(NamedTuple):
-    """A rule in whole numbers, by channel: a product and two rounding right shifts."""
+    """A rule in whole numbers, per channel: a product with ``multiplier``, then two right shifts,
+    by ``first`` and ``second`` bits; the modes are the numbers of their roundings in ``MODES``.
+    """
 
     multiplier: Array
     first: Array
@@ -70,11 +74,11 @@ class Shifts(NamedTuple):
 
 
 class Rows:
-    """A rule prepared for rows of sums: float32 sums without the bias, or int32 sums with the bias
-    and a ``bias`` of 0.
+    """A rule prepared for rows of sums. These are float32 sums without the bias, or int32 sums with
+    the bias; for the latter ``bias`` is 0.
 
-    An int32 as float32 is off by at most 2**-24 of its size, which the margin of ``Requantizer``
-    covers. ``usable`` is False for rules that no loop here computes.
+    An int32 as float32 is off by at most 2**-24 of its size; the limit of ``Requantizer`` allows
+    for that. ``usable`` is False for rules that no loop here computes.
     """
 
     def __init__(self, ready: Requantizer, bias: Array) -> None:
@@ -101,8 +105,8 @@ class Rows:
 
 
 def _shifts(ready: Requantizer) -> Shifts | None:
-    """Return the rule as a product and two shifts; None if the rule has another form, or 64 bits
-    cannot hold it.
+    """Return the rule as a product and two shifts. None if the rule is not of that form, or if its
+    products need more than 64 bits.
     """
     by = ready.parts[0][0]
     right = ready.right_shift
@@ -162,14 +166,14 @@ def _requantized_rows(  # type: ignore[no-untyped-def]
     second_mode,
     out,
 ):
-    """Write codes of rows of sums for a rule in whole numbers, which is computed only where float32
-    cannot decide.
+    """Write codes of rows of sums for a rule in whole numbers. The rule itself is computed only for
+    sums that float32 cannot decide.
     """
     columns = sums.shape[1]
     channels = multiplier.size
     low_f = np.float32(low - zero)
     high_f = np.float32(high - zero)
-    # flags of a row, which are tested eight at a time, because few values are near a boundary
+    # flags of a row; eight are tested at once, because few values are near a boundary
     near = np.zeros((columns + 7) // 8 * 8, np.uint8)
     eights = near.view(np.uint64)
     for row in range(len(sums)):

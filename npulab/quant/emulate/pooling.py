@@ -1,5 +1,5 @@
-"""Pooling of codes and of real numbers, one tap of the window after the other; the border does not
-count.
+"""Pooling of codes and of real numbers: the elements of all windows are taken tap by tap. Elements
+of the border are not counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def pool(layer: Pool2D, images: Array, rule: str | Rule) -> Array:
 
 
 def real_pool(layer: Pool2D, images: Array, low: float, high: float) -> Array:
-    """Return the output of images of real numbers, float32; a sum is taken tap by tap."""
+    """Return the output, float32, of images of real numbers, clamped to ``low`` and ``high``; a sum
+    is taken tap by tap.
+    """
     out = np.stack([taken(layer, image, np.float32) for image in images])
     if layer.kind == "average":
         out /= counts(layer).astype(np.float32)
@@ -80,7 +82,7 @@ def taken(layer: Pool2D, image: Array, dtype: Any) -> Array:
 
 
 def _idle(kind: str, dtype: np.dtype) -> Any:
-    """Return the value of a border that changes no sum, maximum or minimum."""
+    """Return the value for the border that leaves each sum, maximum or minimum unchanged."""
     if kind == "average":
         return 0
     if dtype.kind == "f":

@@ -1,10 +1,10 @@
-"""Accumulation in which the sum of a few products saturates before it joins the accumulator.
+"""Accumulation in which the sum of a few products saturates before it is added to the accumulator.
 
-The x86 instruction VPMADDUBSW multiplies uint8 by int8 and adds the products in pairs, each sum
-saturated to int16 (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
-PMADDUBSW). Processors without VNNI have nothing quicker for 8-bit codes; narrow NPUs with 16-bit
-registers after their multipliers saturate likewise. The difference from the true sum is computed
-only for groups that can saturate at all.
+The x86 instruction VPMADDUBSW multiplies uint8 by int8 and adds the products in pairs; the sum of
+each pair is saturated to int16 (Intel 64 and IA-32 Architectures Software Developer's Manual,
+volume 2, PMADDUBSW). Processors without VNNI have no quicker instruction for 8-bit codes. Narrow
+NPUs that have 16-bit registers after their multipliers saturate in the same way. The difference
+from the true sum is computed only for groups of products that can saturate at all.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ BLOCK = 1_000_000  # most products that are computed at once: 8 MB as int64
 
 @dataclass(frozen=True)
 class Saturation:
-    """Products are added ``group`` at a time, and the sum of each group saturates to a signed
+    """Products are added in groups of ``group``, and the sum of each group saturates to a signed
     number of ``bits`` bits.
 
-    The products of one output, K of them, are divided into groups; zeros complete the last group.
-    ``order`` names the axes of K from the slowest to the fastest: "HWC" is kernel row, kernel
-    column, channel. The K of a depthwise convolution has one channel. With ``stored`` the stored
-    codes are multiplied, and zero points are taken off the sums; without it zero points are taken
-    off before codes are multiplied. Padding has the input's zero point. Raises ValueError for a
-    group below 2, a width outside 2 to 32 and an unknown order.
+    The K products of one output are divided into groups; zeros complete the last group. ``order``
+    names the axes over which K runs, the slowest first: "HWC" is kernel row, kernel column,
+    channel. The K of a depthwise convolution has one channel. If ``stored`` is true, the codes are
+    multiplied as they are stored, and the effect of the zero points is subtracted from the sums.
+    Otherwise zero points are subtracted from the codes before they are multiplied. Padding has the
+    input's zero point. Raises ValueError for a group below 2, a width outside 2 to 32 and an
+    unknown order.
 
     >>> str(Saturation())
     'products saturate in pairs at 16 bits, K in the order HWC'
@@ -66,9 +67,9 @@ class Saturation:
 
 
 def excess(layer: Weighted, x: Array, saturation: Saturation) -> Array:
-    """Return true minus saturated accumulators, ``(..., C)`` int64.
+    """Return the true minus the saturated accumulators, ``(..., C)`` int64.
 
-    ``x`` is images ``(N, H, W, C)`` for a convolution, rows ``(..., I)`` for a fully connected
+    ``x`` is images ``(N, H, W, C)`` for a convolution, and rows ``(..., I)`` for a fully connected
     layer.
     """
     seen, weights = _windows(layer, x, saturation)
@@ -93,8 +94,8 @@ def of_outputs(
     saturation: Saturation,
     positions: Array,
 ) -> Array:
-    """Return ``excess`` for some outputs only, ``(P, C)``; ``positions`` are their numbers, counted
-    over images, rows and columns.
+    """Return ``excess`` for some outputs only, ``(P, C)``. ``positions`` are the P numbers of the
+    outputs, counted from 0 over images, rows and columns.
     """
     if isinstance(layer, FullyConnected):
         images: Array = x.reshape(-1, layer.weights.shape[1])
@@ -106,10 +107,11 @@ def of_outputs(
 
 
 def _windows(layer: Weighted, x: Array, saturation: Saturation) -> tuple[Array, Array]:
-    """Return the factors of the products, int32: windows ``(N, H, W, C, kernel_h, kernel_w)``, and
-    weights OHWI or 1HWC.
+    """Return the factors of the products, int32: (windows ``(N, H, W, C, kernel_h, kernel_w)``,
+    weights OHWI or 1HWC).
 
-    For a fully connected layer they are rows ``(1, N, 1, I, 1, 1)`` and weights ``(O, 1, 1, I)``.
+    For a fully connected layer the windows are its rows ``(1, N, 1, I, 1, 1)``, and the weights are
+    ``(O, 1, 1, I)``.
     """
     codes = x.astype(np.int32)
     weights = layer.weights.astype(np.int32)
@@ -153,11 +155,11 @@ def _of_windows(
 
 
 def _matrix_excess(rows: Array, weights: Array, saturation: Saturation) -> Array:
-    """Return true minus saturated sums ``(M, N)`` int64 of rows ``(M, K)`` times weights ``(K,
-    N)``.
+    """Return the true minus the saturated sums ``(M, N)`` int64 of rows ``(M, K)`` times weights
+    ``(K, N)``.
 
-    The products of a group are computed only if the largest and smallest codes in its columns of
-    ``rows`` could take its sum past a bound.
+    The products of a group are computed only if its sum could pass a bound with the largest and the
+    smallest codes in its columns of ``rows``.
     """
     group = saturation.group
     low, high = saturation.bounds

@@ -1,11 +1,12 @@
-"""Accumulators, fast: matrix products in floating point, guarded so that each is exact.
+"""Accumulators, fast: matrix products in floating point, each guarded so that it is exact.
 
-Input codes of 8 bits times weights are whole numbers, and so is every partial sum in any order:
-float32 holds each exactly while none can reach 2**24, with or without fused multiply-add. The
-largest possible sum is computed from the weights, the largest code times ``sum |w|`` per channel,
-which allows far deeper layers than the worst case of all weights. Past it a matrix product is
-split into shares that pass, joined in float64; a depthwise sum is float64 as a whole, and so is a
-matrix product of int16 codes.
+Input codes of 8 bits times weights are whole numbers, and so is every partial sum in any order.
+float32 holds all of them exactly if none can reach 2**24, with or without fused multiply-add. The
+largest possible sum of a channel is computed from its weights, as the largest code times ``sum
+|w|``. This allows far deeper layers than assuming that all weights are as large as their type
+allows. If that sum is too large, a matrix product is divided into shares of the depth that are
+exact, which are added in float64. A depthwise sum is then computed in float64 as a whole, and so is
+a matrix product of int16 codes.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from npulab.quant.layers import Conv2D, Pool2D, Weighted
 from npulab.quant.requantize import Scratch
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
-SHARE = 16_384  # most weights whose sizes are summed at once
+SHARE = 16_384  # most weights whose absolute values are summed at once
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Input codes as they enter the products: uint8 codes are moved to int8, which halves the
+    """How input codes enter the products: uint8 codes are moved to int8 by -128, which halves the
     largest sum.
     """
 
@@ -42,7 +43,7 @@ class Codes:
 
     @property
     def reach(self) -> int:
-        """The largest absolute value of a code, codes of the border included."""
+        """The largest absolute value of a code, including the codes of the border."""
         return max(2**15 if self.dtype == np.int16 else 2**7, abs(self.zero))
 
     def of(self, x: Array) -> Array:
@@ -56,12 +57,14 @@ class Codes:
 class Weights:
     """The weights of some channels, prepared for the products.
 
-    ``values`` are float, ``(depth, channels)`` or per tap ``(kernel_h, kernel_w, ...)``. ``shares``
-    are the ranges of the depth whose sums are exact in that type. ``bias`` is float64 and contains
-    the input's zero point; ``most`` is the largest absolute value of an accumulator. ``single`` is
-    true if the type of ``values`` holds every accumulator with its bias; ``bias_row`` is then the
-    bias in that type, repeated along a row. ``products``, if not None, computes accumulators of
-    int8 codes in int32, with the bias: ``values`` then have no rows and ``bias_row`` is 0.
+    ``values`` are float32 or float64, ``(depth, channels)`` or per tap ``(kernel_h, kernel_w,
+    ...)``. ``shares`` are the ranges of the depth whose sums are exact in that type. ``bias`` is
+    float64 and contains the effect of the input's zero point. ``most`` is the largest absolute
+    value of an accumulator. ``repeat`` is the number of times that the channels stand in a row.
+    ``single`` is true if the type of ``values`` holds every accumulator with its bias; ``bias_row``
+    is then the bias in that type, for a whole row. If ``products`` is not None, it computes
+    accumulators of int8 codes in int32, with the bias; ``values`` then have no rows and
+    ``bias_row`` is 0.
     """
 
     values: Array
@@ -84,9 +87,9 @@ class Weights:
 class Dense:
     """Convolutions and fully connected layers, as matrix products over windows laid out in rows.
 
-    ``groups`` are ranges of output channels. Without ``keep``, if the weights are much larger than
-    the outputs, each group is prepared when it is needed and then discarded. ``fast`` multiplies
-    codes as int8, if the processor can and the sums fit into int32.
+    A group is a range of output channels. If ``keep`` is false and the weights are much larger than
+    the outputs, each group is prepared when it is needed and discarded after use. If ``fast`` is
+    true, codes are multiplied as int8, provided that the processor can and the sums fit into int32.
     """
 
     def __init__(self, layer: Weighted, dtype: np.dtype, keep: bool, fast: bool) -> None:
@@ -215,8 +218,8 @@ class Dense:
 
 
 class Windows:
-    """The windows of a convolution's input as rows of a matrix, made for a block of output rows at
-    a time.
+    """The windows of a convolution's input as rows of a matrix, made for one block of output rows
+    at a time.
     """
 
     def __init__(self, layer: Conv2D, border: Border, dtype: np.dtype) -> None:
@@ -264,11 +267,12 @@ class Windows:
 
 
 class Depthwise:
-    """Depthwise convolution: for each tap, whole rows times its weights, added up.
+    """Depthwise convolution: for each tap of the kernel, whole rows times the weights of the tap,
+    added up.
 
-    Weights are repeated along a row if the layer has enough rows. At a stride above 1 the columns
-    are sorted by phase (column number modulo the stride), so that every tap reads one run of
-    memory. ``fast`` uses numba's loop, which reads the codes as int8.
+    If the layer has enough rows, weights are stored repeated along a row. If the stride is above 1,
+    the columns are sorted by phase (column number modulo the stride), so that every tap reads one
+    run of memory. If ``fast`` is true, numba's loop is used, which reads the codes as int8.
     """
 
     def __init__(self, layer: Conv2D, dtype: np.dtype, fast: bool) -> None:
@@ -361,11 +365,11 @@ class Depthwise:
 
 
 class Border:
-    """The taps of a kernel that meet the input at some output, the rows and columns that these taps
-    need, and the border around them.
+    """The border around an input, and the taps of a kernel that are not always in the border.
 
-    A tap that meets only the border adds nothing, and a dilated kernel may have taps very far out:
-    ``taps`` are the other rows and columns of the kernel.
+    A tap that reads only the border adds nothing, and a dilated kernel may have such taps very far
+    out. They are left out: ``taps`` are the ranges of rows and columns of the kernel that remain.
+    ``top`` and ``left`` are the sizes of the border that the remaining taps need.
     """
 
     def __init__(self, layer: Conv2D | Pool2D, zero: float) -> None:
@@ -385,7 +389,7 @@ class Border:
         ]
         self.taps = tuple(slice(first, last + 1) for first, last in meets)
         self.kernel = tuple(last + 1 - first for first, last in meets)
-        # the first remaining tap may begin inside the input: the border is then negative
+        # negative if the first remaining tap begins inside the input
         self.top, self.left = (
             pad[0] - first * spread
             for pad, (first, _), spread in zip(layer.pads, meets, layer.dilation, strict=True)
@@ -398,8 +402,9 @@ class Border:
         self.across = (layer.output_shape[1] - 1) * self.right + across
 
     def lines(self, rows: Range) -> tuple[int, slice, int, int]:
-        """Return (the number of lines with border, which of these lie inside the input, first and
-        end of these in the input).
+        """Return, for a range of output rows: (number of lines that the taps read, border included;
+        slice of these lines that are inside the input; first and end of that slice as lines of the
+        input).
         """
         return _inside(
             rows[0] * self.down - self.top,
@@ -408,17 +413,20 @@ class Border:
         )
 
     def columns(self) -> tuple[slice, int, int]:
-        """Return (the columns inside the input, first and end of these in the input)."""
+        """Return (slice of the columns with border that are inside the input; first and end of that
+        slice as columns of the input).
+        """
         return _inside(-self.left, self.across, self.width)[1:]
 
 
 def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: int) -> Range:
-    """Return the first and the last tap of an axis that read inside the input for some output.
+    """Return the first and the last tap of an axis that read inside the input for at least one
+    output.
 
-    Both are the first tap if no tap does.
+    Both are tap 0 if no tap reads inside the input.
     """
     first_of = np.arange(kernel) * spread - before
-    # first output for which the tap is not before the input
+    # first output for which the tap is not in the border before the input
     output = np.maximum(-(first_of // step), 0)
     hit = np.flatnonzero((output < count) & (first_of + output * step < size))
     if hit.size:
@@ -427,8 +435,8 @@ def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: i
 
 
 def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
-    """Return (count, the part of ``count`` indices from ``start`` that lies in 0 to ``size``, first
-    and end of that part).
+    """Return (count, slice, first, end) for ``count`` indices that begin at ``start``: the slice of
+    them that lies in 0 to ``size``, and the indices at which that slice begins and ends.
     """
     a = min(max(start, 0), size)
     b = max(min(start + count, size), a)
@@ -437,7 +445,9 @@ def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
 
 
 def _sizes(values: Array) -> Array:
-    """Return ``sum |w|`` of every column, float64; it is summed over some rows at a time."""
+    """Return ``sum |w|`` of every column, float64. Some rows are summed at a time, to save
+    memory.
+    """
     step = max(1, SHARE // values.shape[1])
     parts = [
         np.abs(values[i : i + step]).sum(0, dtype=np.float64) for i in range(0, len(values), step)
