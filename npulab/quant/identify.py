@@ -56,10 +56,11 @@ class Identification:
     ``groups`` are fitting rules that are one function, or that these accumulators cannot tell
     apart.
 
-    If no rule fits, ``closest`` are the rules with the fewest mismatches. ``by_channel`` then has
-    (first, end, rules): the rules that fit all channels ``first`` to ``end - 1``. It is None if no
-    rule fits some channel. ``engines`` are the engines of ``npulab.ENGINES`` that give these
-    outputs if the accumulators are true sums; empty without a layer.
+    If no rule fits, ``closest`` are the rules with the fewest mismatches. ``by_channel`` is then a
+    table with the columns first, end and rules: the rules that fit all channels ``first`` to ``end
+    - 1``. It is None if some channel fits no rule. ``engines`` are the engines of
+    ``npulab.ENGINES`` that give these outputs if the accumulators are true sums; empty without a
+    layer.
     """
 
     table: pd.DataFrame

@@ -56,8 +56,8 @@ class Stage:
 class Mismatches(NamedTuple):
     """The outputs that a candidate does not predict; each array has a value per mismatch.
 
-    ``tie``: the candidate's first rule has a tie there. ``negative``: the real-valued result is
-    below 0. ``saturated``: the output is at a bound of the clamp.
+    ``tie``: the candidate's first rule has a tie there. ``negative``: the accumulator is below 0.
+    ``saturated``: the output is at a bound of the clamp.
     """
 
     differences: Array  # output minus prediction

@@ -1,5 +1,5 @@
-"""Addition of two quantized tensors: each input is scaled to a common scale, then the sum is scaled
-to the output's scale.
+"""Addition of two quantized tensors: both inputs are scaled to a common scale and added, then the
+sum is scaled to the output's scale.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # left shift of codes before they
 
 
 class Body(NamedTuple):
-    """The vector body of a kernel: ``rule`` scales whole groups of ``group`` elements.
+    """The vector body of a kernel: it scales whole groups of ``group`` elements by ``rule``.
 
-    ``bits`` is the width of the sum of the two inputs.
+    ``bits`` is the width of the register that holds the sum of the two inputs.
     """
 
     rule: Rule
@@ -44,8 +44,9 @@ class Body(NamedTuple):
     bits: int
 
 
-# Vector bodies by engine and type. Elements after the last whole group, and all elements in every
-# other engine, are computed by gemmlowp's rule (measured: ai-edge-litert 2.3.0, x86).
+# A key is an engine and a type, the value its vector body. Elements after the last whole group, and
+# all elements in engines without a vector body, are computed by gemmlowp's rule (measured:
+# ai-edge-litert 2.3.0, x86).
 BODIES = {
     ("tflite-builtin", "int8"): Body(SingleRounding("body"), 16, 16),
     ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
@@ -56,14 +57,16 @@ BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}
 RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
 # ONNX Runtime adds codes of 8 bits in float32 (measured: onnxruntime 1.32.0, x86, AVX512)
 IN_FLOATS = "onnxruntime"
-XNNPACK_BITS, QNNPACK_BITS = 21, 22  # of the larger multiplier
+XNNPACK_BITS, QNNPACK_BITS = 21, 22  # bits of the larger multiplier
 # weight of the input with the larger scale, if an addition is computed as a convolution
 HEAVIEST = 255
 
 
 class Weights(NamedTuple):
     """An addition as a convolution: ``one * (a - zero) + other * (b - zero) + bias``, in units of
-    the first input's scale * ``scale``; zero is the first input's zero point.
+    ``scale`` times the first input's scale.
+
+    ``a`` and ``b`` are codes of the two inputs; ``zero`` is the first input's zero point for both.
     """
 
     one: int
@@ -73,7 +76,7 @@ class Weights(NamedTuple):
 
 
 def weighted(layer: Add) -> Weights:
-    """Return the addition as a convolution with whole-numbered weights, for engines that have no
+    """Return the addition as a convolution with whole numbers as weights, for engines that have no
     addition.
 
     >>> weighted(Add((2,), None, QuantParams(0.5, 3), QuantParams(1.0, 5), QuantParams(1.0)))[:3]
@@ -115,7 +118,7 @@ class Addition:
         self.qnnpack = eight and isinstance(by, Float32Bits)
         self.in_floats = eight and rule == IN_FLOATS
         if isinstance(by, DoubleRounding) and by.ties == GEMMLOWP.ties:
-            # every rule with gemmlowp's rounding counts as gemmlowp, whatever its multiplier
+            # a rule with gemmlowp's rounding is gemmlowp here, however it forms its multiplier
             rule = GEMMLOWP.name
         ruled = (isinstance(rule, str) and rule in RULED) or self.in_floats
         if not (eight and weighs(rule)) and not ruled:
@@ -183,8 +186,8 @@ class Addition:
         return out.reshape(pair[0].shape)
 
     def _tables(self, rule: Rule) -> tuple[Array, Array]:
-        """Return, for each input, the value of every code on the common scale, int64, from the
-        lowest code up.
+        """Return a table for each input: item n is the value of the n-th code, from the lowest code
+        up, on the common scale; int64.
         """
         codes = np.arange(self.first, int(np.iinfo(self.dtype).max) + 1)
         return tuple(
@@ -231,8 +234,8 @@ class Addition:
         return (codes + layer.output_q.zero_point).clip(self.low, self.high)
 
     def _floats(self, a: Array, b: Array) -> Array:
-        """Return the sums in float32, in the kernel's order of multiplications and additions, of
-        which it fuses all but one pair.
+        """Return the sums in float32. Multiplications and additions have the kernel's order; the
+        kernel fuses all pairs of them but one.
         """
         layer = self.layer
         output = np.float32(single(layer.output_q))
@@ -247,12 +250,14 @@ class Addition:
 
 
 def single(q: QuantParams) -> float:
-    """Return a scale as a model stores it: a float32."""
+    """Return a scale as models store it, float32."""
     return float(np.asarray(q.scale, np.float32))
 
 
 def common_scale(layer: Add) -> float:
-    """Return the scale to which both inputs are brought: twice the larger input scale."""
+    """Return the scale to which both inputs are scaled: twice the larger of the two input
+    scales.
+    """
     return 2 * max(single(layer.input_q), single(layer.other_q))
 
 
@@ -279,8 +284,8 @@ def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[Array, Array]:
 
 
 def fixed_point(layer: Add, bits: int) -> tuple[int, int, int]:
-    """Return the numbers of XNNPACK's and QNNPACK's addition: multiplier of the first input,
-    multiplier of the second, right shift; the larger multiplier has ``bits`` bits.
+    """Return (multiplier of the first input, multiplier of the second input, right shift) for the
+    addition of XNNPACK and QNNPACK. The larger multiplier has ``bits`` bits.
     """
     ratios = output_ratios(layer)
     shift = bits - int(np.frexp(max(ratios))[1])
@@ -298,5 +303,5 @@ def _refuse_ratios(layer: Add) -> None:
 
 
 def wrapped16(values: Array) -> Array:
-    """Return whole numbers wrapped to 16 bits, as a signed register holds them."""
+    """Return whole numbers wrapped to the range of a signed 16-bit register."""
     return values.astype(np.int16).astype(np.int64)

@@ -88,10 +88,11 @@ class Products:
 
 
 def pack(weights: Array) -> Array:
-    """Return weights ``(depth, columns)`` as ``(panels, steps, 16, 4)``, zero past the last column.
+    """Return weights ``(depth, columns)`` as ``(panels, steps, 16, 4)``; columns past the last one
+    are zeros.
 
-    The last step reads the last four codes of a row, some of them a second time: it has zero
-    weights for codes that an earlier step has read.
+    The last step always reads the last four codes of a row, some of which an earlier step has read
+    too. For these codes the weights of the last step are zero.
     """
     depth, columns = weights.shape
     panels = -(-columns // LANES)
@@ -111,8 +112,9 @@ def pack(weights: Array) -> Array:
 def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
     """Compute a product in blocks of 6 rows by 4, 2 or 1 panels.
 
-    The last block of 6 rows may compute some rows a second time. Matrices of fewer than 6 rows, and
-    1 or 2 rows that are left over, are computed row by row.
+    If 3 to 5 rows are left over, the last block of 6 rows begins earlier and computes some rows a
+    second time. If 1 or 2 rows are left over, or if the matrix has fewer than 6 rows, they are
+    computed row by row.
     """
     rows = len(out)
     panels = len(packed)
@@ -167,10 +169,10 @@ _block: Any = extending.intrinsic(prefer_literal=True)(_typed_block)
 
 
 class _Block:
-    """A builder of the code of one block; ``arrays`` are codes, packed weights, first sums and
-    output.
+    """A builder of the code of one block, ``tall`` rows by ``wide`` panels; ``arrays`` are codes,
+    packed weights, initial sums and output.
 
-    All numbers that the methods take and return are values of IR, except counts and names.
+    The methods take and return values of LLVM's IR, except for counts and names, which are plain.
     """
 
     def __init__(self, builder: Any, tall: int, wide: int, arrays: list[Any]) -> None:
@@ -193,10 +195,11 @@ class _Block:
         self._store(row, column_starts, sums)
 
     def _loop(self, row: Any, panel_starts: list[Any], column_starts: list[Any]) -> list[list[Any]]:
-        """Emit the loop over the depth; gives the sums after it, by row and panel.
+        """Emit the loop over the depth. Return the sums after the loop, by row and panel.
 
-        LLVM keeps a value of a loop in a register if it is a phi: what it is on the way in (from
-        ``entry``) and after each turn (from ``loop``). The step and every vector of sums are.
+        LLVM keeps a value of a loop in a register if the value is a phi node, which names the value
+        on the way in (from ``entry``) and after each turn (from ``loop``). The step and every
+        vector of sums are phi nodes.
         """
         builder = self.builder
         row_pitch, _ = cgutils.unpack_tuple(builder, self.codes.strides, 2)

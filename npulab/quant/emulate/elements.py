@@ -1,10 +1,11 @@
-"""float16 layers without sums over windows: element by element, by table, or concatenated.
+"""float16 layers without sums over windows: arithmetic on each element, activation by table,
+concatenation.
 
-Under rule "fp16" an element is computed exactly and rounded once; under the rules of TensorFlow
-Lite's kernels every operation is one of float32, and the last result is rounded to float16. NaN and
-infinities are treated as in IEEE 754: infinity minus infinity, and 0 times infinity, are NaN. A
-maximum or minimum with a NaN is NaN, and +0 counts as more than -0. Every NaN in the output is
-0x7E00.
+Under rule "fp16" an element is computed exactly and rounded once. Under the rules of TensorFlow
+Lite's kernels every operation is computed in float32, and only the last result is rounded to
+float16. NaN and infinities are treated as in IEEE 754: infinity minus infinity, and 0 times
+infinity, are NaN. A maximum or minimum with a NaN is NaN, and +0 counts as larger than -0. Every
+NaN in the output is 0x7E00.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ BLOCK = 65_536  # most elements that are computed at once
 
 
 def elementwise(layer: Elementwise, tensors: tuple[Array, ...], exact: bool) -> Array:
-    """Return the output float16 ``(..., C)`` of one tensor, or of two with the same leading axes;
-    every NaN is 0x7E00.
+    """Return the output float16 ``(..., C)`` of one tensor, or of two tensors with the same leading
+    axes; every NaN is 0x7E00.
     """
     shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
     channels = shape[-1]
@@ -51,12 +52,12 @@ def elementwise(layer: Elementwise, tensors: tuple[Array, ...], exact: bool) -> 
 
 
 def _formula(layer: Elementwise, sources: list[Near]) -> Near:
-    """Return ``(prescale * a op b) * scale + bias`` together with the error of its roundings."""
+    """Return ``(prescale * a op b) * scale + bias`` as ``Near``: with its rounding errors."""
     near = _operated(layer.kind, _times(sources[0], layer.prescale), sources[1:])
     near = _times(near, layer.scale)
     if np.all(np.equal(layer.bias, 0)):
         return near
-    # a bias of 0 is added as -0, which leaves every number as it is, a -0 too
+    # a bias of 0 is added as -0, which changes no number: -0 plus -0 is -0
     return near + np.where(np.equal(layer.bias, 0), -0.0, layer.bias)
 
 
@@ -67,7 +68,9 @@ def _times(near: Near, by: Array | float) -> Near:
 
 
 def _operated(kind: str, near: Near, others: list[Near]) -> Near:
-    """Return ``a op b``; ``others`` holds b if the kind of layer takes two tensors."""
+    """Return ``a op b``. ``near`` is a; ``others`` holds b if the layer takes two tensors, and is
+    empty otherwise.
+    """
     if kind == "copy":
         return near
     if kind == "abs":
@@ -93,8 +96,8 @@ def _operated(kind: str, near: Near, others: list[Near]) -> Near:
 
 
 def activation(layer: Activation, x: Array, exact: bool) -> Array:
-    """Return the output float16 ``(..., C)``: the table's number for each code, codes of NaN
-    included; a prescale makes every NaN 0x7E00.
+    """Return the output float16 ``(..., C)``: for each code the number in the table. Codes of NaN
+    are looked up too; if there is a prescale, every NaN becomes 0x7E00 before it is looked up.
     """
     if np.any(layer.prescale != 1):
         scaled = Elementwise("copy", layer.input_shape, prescale=layer.prescale)
@@ -110,8 +113,8 @@ def concat(layer: Concat, tensors: tuple[Array, ...]) -> Array:
 def element(
     layer: Elementwise, elements: tuple[Any, ...], channel: int, exact: bool = True
 ) -> np.float16:
-    """Return one element of the output: computed exactly and rounded once if ``exact``, else step
-    by step in float32.
+    """Return one element of the output: if ``exact``, computed exactly and rounded once, otherwise
+    computed in float32 step by step.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if not exact:
@@ -134,7 +137,7 @@ def _half(value: Any) -> np.float16:
 
 
 def _whole(number: float) -> Fraction | float:
-    """Return a finite number as an exact fraction; infinities and NaN stay floats."""
+    """Return a finite number as an exact fraction; infinities and NaN are returned as floats."""
     if math.isfinite(number):
         return Fraction(number)
     return number
@@ -143,8 +146,8 @@ def _whole(number: float) -> Fraction | float:
 def _in_arithmetic(
     layer: Elementwise, elements: tuple[Any, ...], channel: int, number: Callable[[float], Any]
 ) -> Any:
-    """Return ``(prescale * a op b) * scale + bias``, clamped, computed in the type to which
-    ``number`` converts.
+    """Return ``(prescale * a op b) * scale + bias``, clamped. ``number`` converts each operand to
+    the type in which this is computed.
     """
     operands = [number(float(value)) for value in elements]
     prescale = _of_channel(layer, layer.prescale, channel)
@@ -166,7 +169,9 @@ def _in_arithmetic(
 
 
 def _of_channel(layer: Elementwise, values: Any, channel: int) -> float:
-    """Return a layer's number for one channel; a scalar holds for all channels."""
+    """Return the number of a parameter for one channel; a parameter that is one number is the same
+    for all channels.
+    """
     return float(np.broadcast_to(values, layer.output_shape[-1:])[channel])
 
 

@@ -20,11 +20,12 @@ def emulate_all(
     *,
     stop: Event | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """Yield (number, output) for pairs of a layer and its input, in their order, whatever the
-    workers; the numbers count the pairs from 0.
+    """Yield (number, output) for pairs of a layer and its input, in the order of the pairs, however
+    many workers there are. Pairs are numbered from 0.
 
-    A pair is taken when it is sent, so that pairs may be made one by one. Inputs, outputs and
-    errors are those of ``emulate``; executors and ``stop`` those of ``ordered``.
+    A pair is only taken from ``layers`` when it is sent to a worker, so that pairs may be made one
+    by one. Inputs, outputs and errors are those of ``emulate``; ``executor`` and ``stop`` are those
+    of ``ordered``.
 
     >>> import numpy as np
     >>> from npulab.quant.layers import Pool2D

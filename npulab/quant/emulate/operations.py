@@ -1,8 +1,8 @@
 """Operators without weights as TensorFlow Lite's reference kernels compute them.
 
 Codes are computed by tables or by gemmlowp's fixed-point arithmetic, float32 values by float32
-arithmetic. Sources: tensorflow/lite/kernels/internal/reference and the Prepare functions of
-tensorflow/lite/kernels, of the release that ``npulab.ENGINES`` names.
+arithmetic. Sources: tensorflow/lite/kernels/internal/reference, and the Prepare functions of
+tensorflow/lite/kernels, both of the release that ``npulab.ENGINES`` names.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from npulab.quant.rules import QUANTIZED, RULES, Rule, half_away, shift_right
 
 GEMMLOWP = RULES["gemmlowp"]
 Tensors = Sequence[Array]
-SOFTMAX_BITS = 5  # integer bits of a difference of codes in the softmax
-SUM_BITS = 12  # integer bits of the softmax's sum of exponentials
+SOFTMAX_BITS = 5  # integer bits of a difference of codes in a softmax
+SUM_BITS = 12  # integer bits of the sum of exponentials in a softmax
 LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # left shift of codes before they are scaled, in bits
 RESIZE = 2**10  # parts into which a resize divides a pixel
 
@@ -31,9 +31,9 @@ RESIZE = 2**10  # parts into which a resize divides a pixel
 def batches(layer: Operation, x: Any, rule: str | Rule) -> Array:
     """Return the output for tensors in the shapes that the layer states.
 
-    If all of these shapes have a batch of 1, the tensors may have another batch or none, and the
-    output then has that batch or none too. Raises LookupError for a rule under which the operator
-    is not known, ValueError for tensors that do not fit.
+    If the batch is 1 in all of these shapes, the tensors may have another batch or none, and so has
+    the output. Raises LookupError for a rule under which the operator is not known, ValueError for
+    tensors that do not fit.
     """
     known = RULED[layer.kind]
     if known and rule not in known:
@@ -63,7 +63,9 @@ def batches(layer: Operation, x: Any, rule: str | Rule) -> Array:
 
 
 def _images(given: Tensors, stated: Sequence[Placeholder], single: bool) -> list[Tensors] | None:
-    """Return the tensors image by image, in the stated shapes; None if they do not fit."""
+    """Return the tensors of each image, in the shapes that the layer states; None if the tensors do
+    not fit these shapes.
+    """
     images = []
     for x, part in zip(given, stated, strict=True):
         count, rest = divmod(x.size, math.prod(part.shape))
@@ -88,8 +90,8 @@ def _with_constants(layer: Operation, moving: Tensors) -> list[Array]:
 
 
 def operate(layer: Operation, tensors: Tensors) -> Array:
-    """Return the output for all tensors of the operator, constants included, in the shapes that the
-    layer states.
+    """Return the output for all tensors of the operator, constants included. The tensors have the
+    shapes that the layer states.
     """
     output = np.ascontiguousarray(KERNELS[layer.kind](layer, tensors))
     return output.reshape(layer.output.shape).astype(layer.output.dtype, copy=False)
@@ -106,8 +108,8 @@ def _codes_of(dtype: str) -> tuple[int, int]:
 
 
 def _as_codes(values: Array, layer: Operation) -> Array:
-    """Return whole numbers of output steps as codes: moved by the zero point, clamped to the type
-    of the output.
+    """Return whole numbers of steps of the output scale as codes: the zero point is added, and the
+    sum is clamped to the type of the output.
     """
     low, high = _codes_of(layer.dtype)
     return (values + layer.output.q.zero_point).clip(low, high)
@@ -116,7 +118,9 @@ def _as_codes(values: Array, layer: Operation) -> Array:
 def _requantized(
     values: Array, ratio: np.floating | float, layer: Operation, activation: str | None
 ) -> Array:
-    """Return codes for whole numbers times a ratio, clamped to the type and to the activation."""
+    """Return codes for whole numbers times a ratio of scales, clamped to the output's type and to
+    the activation.
+    """
     codes = _times(values, ratio, layer.output.q.zero_point)
     low, high = _codes_of(layer.dtype)
     first, last = REAL[activation]
@@ -130,8 +134,8 @@ def _requantized(
 
 
 def _clamped(values: Array, layer: Operation, activation: str | None) -> Array:
-    """Return real numbers clamped to the activation; whole numbers that are not codes are not
-    clamped.
+    """Return real numbers clamped to the activation. Whole numbers that are not codes are returned
+    unchanged.
     """
     low, high = REAL[activation]
     if layer.dtype != "float32":
@@ -140,7 +144,9 @@ def _clamped(values: Array, layer: Operation, activation: str | None) -> Array:
 
 
 def _times(values: Array, ratio: np.floating | float, zero_point: int = 0) -> Array:
-    """Return whole numbers times a ratio of scales, computed with a multiplier of 31 bits."""
+    """Return whole numbers times a ratio of scales, by a multiplier of 31 bits, plus the zero
+    point.
+    """
     multiplier, right_shift = _multiplier(ratio)
     return GEMMLOWP.exact(values, multiplier, right_shift, zero_point)
 
@@ -156,7 +162,7 @@ def _centred(x: Array, part: Placeholder) -> Array:
 
 
 def _whole_numbers(constant: Array) -> list[int]:
-    """Return a constant tensor of axes, sizes or positions as a plain list."""
+    """Return a constant tensor that holds axes, sizes or positions as a plain list."""
     return np.asarray(constant).ravel().tolist()
 
 
@@ -229,8 +235,8 @@ def _leaky(layer: Operation, tensors: Tensors) -> Array:
 
 
 def _curve(layer: Operation, tensors: Tensors) -> Array:
-    """Return the logistic function or the hyperbolic tangent of each number; codes of 8 bits are
-    looked up in a table of all codes.
+    """Return the logistic function or the hyperbolic tangent of each number. Codes of 8 bits are
+    looked up in a table that has the result for every code.
     """
     _refuse_int16(layer)
     (x,) = tensors
@@ -250,9 +256,7 @@ def _curve(layer: Operation, tensors: Tensors) -> Array:
 
 
 def _refuse_int16(layer: Operation) -> None:
-    """Raise LookupError for int16: its reference kernels use tables of their own, which are not
-    known here.
-    """
+    """Raise LookupError for int16, whose reference kernels use tables that are not known here."""
     if layer.dtype == "int16":
         raise LookupError(
             f"rule: got tflite-reference for {layer} of int16, allowed with this operator is int8, "
@@ -265,7 +269,7 @@ def _logistic(values: Array) -> Array:
 
 
 def _exponential(values: Array) -> Array:
-    """Return the exponential of float32 numbers, computed in float64 and rounded."""
+    """Return the exponential of float32 numbers: computed in float64, then rounded to float32."""
     return np.exp(values.astype(np.float64)).astype(np.float32)
 
 
@@ -319,7 +323,7 @@ def _softmax(layer: Operation, tensors: Tensors) -> Array:
     factor = min(float(beta) * float(_scale(layer.inputs[0])) * one, 2.0**31 - 1)
     multiplier, right_shift = _multiplier(factor / 2.0**31)
     left = 31 - right_shift
-    # the kernel leaves out differences below this, whose exponentials are too small
+    # the kernel takes the exponential of a difference below this limit as 0
     least = -math.floor((2**SOFTMAX_BITS - 1) * one / 2.0**left)
     apart = x.astype(np.int64) - x.max(-1, keepdims=True).astype(np.int64)
     counts = apart >= least
@@ -383,7 +387,7 @@ def _unpack(layer: Operation, tensors: Tensors) -> Array:
 
 
 def _split(layer: Operation, tensors: Tensors) -> Array:
-    """Return one of several equal parts of a tensor."""
+    """Return one of the equal parts into which a tensor is divided along an axis."""
     axis = _whole_numbers(tensors[0])[0]
     size = layer.output.shape[axis]
     first = layer.part * size
@@ -391,8 +395,8 @@ def _split(layer: Operation, tensors: Tensors) -> Array:
 
 
 def _split_by_sizes(layer: Operation, tensors: Tensors) -> Array:
-    """Return one of several parts of given sizes; a size of -1 stands for all elements that the
-    other parts leave.
+    """Return one of the parts, of given sizes, into which a tensor is divided along an axis. A size
+    of -1 stands for the elements that no other part has.
     """
     x = tensors[0]
     sizes = _whole_numbers(tensors[1])
@@ -415,7 +419,9 @@ def _slice(layer: Operation, tensors: Tensors) -> Array:
 
 
 def _strided_slice(layer: Operation, tensors: Tensors) -> Array:
-    """Return every n-th element of a range of each axis; bit i of a mask belongs to axis i."""
+    """Return every n-th element of a range of each axis. In a mask, bit i, counted from the lowest
+    as 0, belongs to axis i.
+    """
     options = layer.options
     begins, ends, strides = map(_whole_numbers, tensors[1:4])
     places: list[Any] = []
@@ -471,31 +477,33 @@ def _place_of_largest(layer: Operation, tensors: Tensors) -> Array:
 
 
 class Axis(NamedTuple):
-    """Rows or columns of an image to be resized."""
+    """One axis of an image to be resized: its rows, or its columns."""
 
     inputs: int  # pixels of the input
     outputs: int  # pixels of the output
-    align: bool  # the corner pixels of input and output have the same position
-    centred: bool  # a pixel's position is the middle of its square
+    align: bool  # true if the corner pixels of input and output have the same position
+    centred: bool  # true if a pixel's position is the middle of its square, not its corner
 
     @property
     def step(self) -> np.float32:
-        """Pixels of the input for one of the output."""
+        """The distance of two neighbouring output pixels, in pixels of the input."""
         if self.align and self.outputs > 1:
             return np.float32(self.inputs - 1) / np.float32(self.outputs - 1)
         return np.float32(self.inputs) / np.float32(self.outputs)
 
 
 class Neighbours(NamedTuple):
-    """For each pixel of the output, the two pixels of the input between which it lies."""
+    """For each output pixel of an axis, the two input pixels between which it lies, by their
+    numbers.
+    """
 
     lower: Array
     upper: Array
-    part: Array  # distance from the lower neighbour, in parts of a pixel
+    part: Array  # distance from the lower neighbour: pixels, or parts of one
 
 
 def _axes(layer: Operation) -> Iterator[Axis]:
-    """Yield the rows, then the columns of an image to be resized."""
+    """Yield two axes of an image to be resized: first its rows, then its columns."""
     align = bool(layer.options["align_corners"])
     centred = bool(layer.options["half_pixel_centers"])
     for place in (1, 2):
@@ -531,9 +539,10 @@ def _bilinear(layer: Operation, tensors: Tensors) -> Array:
 
 
 def _interpolated(image: Array, rows: Neighbours, columns: Neighbours, whole: Any) -> Any:
-    """Return the sum of the four neighbours of each output, weighted by how near they are.
+    """Return the weighted sum of the four input neighbours of each output; the nearer a neighbour
+    is, the larger is its weight.
 
-    ``whole`` is the number of parts of a pixel.
+    ``whole`` is the number of parts into which the distance of two input pixels is divided.
     """
     y = rows.part[:, None, None]
     x = columns.part[None, :, None]
@@ -547,7 +556,7 @@ def _interpolated(image: Array, rows: Neighbours, columns: Neighbours, whole: An
 
 
 def _fixed_neighbours(axis: Axis) -> Neighbours:
-    """Return the neighbours with their distances as whole numbers of parts of a pixel."""
+    """Return the neighbours; their distances are whole numbers of parts of a pixel."""
     size = axis.inputs
     count = axis.outputs
     step = (RESIZE * size + count // 2) // count
@@ -564,7 +573,7 @@ def _fixed_neighbours(axis: Axis) -> Neighbours:
 
 
 def _real_neighbours(axis: Axis) -> Neighbours:
-    """Return the neighbours with their distances as float32 numbers."""
+    """Return the neighbours; their distances are float32 numbers of pixels."""
     at = np.arange(axis.outputs).astype(np.float32)
     if axis.centred:
         at = (at + np.float32(0.5)) * axis.step - np.float32(0.5)

@@ -1,5 +1,5 @@
-"""Convolutions and fully connected layers in whole numbers: block by block, accumulators first,
-then outputs by a rule.
+"""Convolutions and fully connected layers in whole numbers. They are computed block by block: first
+the accumulators, then outputs by a rule.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Sums:
         scratch: Scratch,
     ) -> Iterator[tuple[int, Group, Group, Weights, Array]]:
         """Yield (image number, range of channels, range of output rows, weights, exact sums
-        ``(positions, channels)``).
+        ``(positions, channels)``) for each block.
 
-        The sums may lack the bias, and the next block overwrites them.
+        The sums are with or without the bias, as ``weights`` says. The next block overwrites them.
         """
         if isinstance(self.layer, Conv2D):
             images = images.reshape(-1, *self.layer.input_shape)
@@ -64,10 +64,11 @@ class Sums:
 
 
 class Quantized:
-    """A quantized layer, its input type and a rule, prepared to run; ``fast`` uses numba.
+    """A quantized layer, its input type and a rule, prepared to run. If ``fast`` is true, numba's
+    loops are used.
 
-    ``saturation`` says how products are added; by default they are added as the rule's engine does
-    it.
+    ``saturation`` says how products are added; by default they are added as the rule's engine adds
+    them.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Quantized:
             width = len(sums) // (end - first)
             start = number * out[0].size // channels + first * width
             into, run = rows[start : start + len(sums), slice(*group)], group[1] - group[0]
-            # long rows are quicker, but are possible only if a block has all channels
+            # long rows are quicker, but need a block that has all channels
             if run == channels:
                 into, run = into.reshape(end - first, -1), width * channels
             compiled = None
@@ -167,7 +168,7 @@ class Quantized:
     def _fast(
         self, group: Group, run: int, ready: Weights
     ) -> Callable[[Array, Array], None] | None:
-        """Return the compiled loop; None if the rule or the sums need another."""
+        """Return the compiled loop; None if no compiled loop computes this rule or these sums."""
         if (group, run) not in self._compiled:
             from npulab.quant.emulate import jit
 
@@ -189,8 +190,8 @@ def accumulate(
     out: Array,
     saturation: Saturation | None = None,
 ) -> None:
-    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``: true sums, or
-    saturated ones with ``saturation``.
+    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``. They are true sums,
+    or saturated sums if ``saturation`` is given.
     """
     channels = out.shape[-1]
     scratch, work = Scratch(), Sums(layer, images.dtype, keep=False)
@@ -209,11 +210,11 @@ def summed(
     rule: str | Rule,
     saturation: Saturation | None = None,
 ) -> Array:
-    """Return the accumulators ``(N, H, W, C)`` int32 of images ``(N, H, W, C)``, for a layer that
-    gives sums.
+    """Return the accumulators ``(N, H, W, C)`` int32 of images ``(N, H, W, C)``, for a layer whose
+    outputs are sums.
 
-    An accumulator that int32 cannot hold wraps if the rule's register wraps; otherwise it raises
-    ValueError. Raises as ``parts_of`` does.
+    An accumulator that int32 cannot hold wraps if the rule's register wraps; otherwise ValueError
+    is raised. Raises the errors of ``parts_of`` too.
     """
     by = parts_of(layer, images.dtype, rule)[0][0]
     if isinstance(layer, Conv2D):
@@ -253,7 +254,7 @@ def upright(layer: Weighted) -> Weighted:
 
 
 def _biased(sums: Array, ready: Weights, scratch: Scratch) -> Array:
-    """Return the sums plus their bias: accumulators, in float32 or float64."""
+    """Return the accumulators, in float32 or float64: the sums plus their bias."""
     if ready.products is not None:
         out = scratch.take("biased", sums.shape, np.float64)
         np.copyto(out, sums)

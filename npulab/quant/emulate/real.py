@@ -1,10 +1,11 @@
-"""Layers whose input and output are real numbers: hybrid layers with int8 weights, and float16.
+"""Layers whose input and output are real numbers: hybrid layers with int8 weights, and float16
+layers.
 
-In a hybrid layer the input is quantized when it arrives, the products are summed in whole numbers,
-and the sums are scaled in float32, each operation rounded by itself; ``NAMED`` are the two variants
-of this for a fully connected layer. In a float16 layer the rule says how the sum is taken: in
-float32, one product after the other, or exactly with one rounding at the end (``exact``). NaN and
-infinities are treated as in IEEE 754, and every NaN in the output is 0x7E00.
+In a hybrid layer the input is quantized when it arrives and the products are summed in whole
+numbers. The sums are scaled in float32, and each operation is rounded by itself. ``NAMED`` are the
+two variants of this for a fully connected layer. In a float16 layer the rule says how the sum is
+computed: in float32, one product after the other, or exactly with one rounding at the end
+(``exact``). NaN and infinities are treated as in IEEE 754, and every NaN in the output is 0x7E00.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ SEQUENTIAL = ("tflite-reference", "tflite-micro")
 def hybrid(layer: Weighted, images: Array, rule: str | Rule) -> Array:
     """Return the output ``(N, H, W, C)`` float32 of images ``(N, H, W, C)`` float32.
 
-    Every image, or row of a fully connected layer, has a scale of its own: codes are symmetric if
-    the weights have one scale, asymmetric if they have several. Source:
-    tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators,
-    measured; Samsung/ONE:compute/cker/include/cker/{NeonTensorUtils,PortableTensorUtils}.h for the
-    variants of one layer. Raises LookupError for another rule, ValueError for an image or row whose
-    scale has no reciprocal in float32.
+    Every image, or row of a fully connected layer, has a scale of its own. Its codes are symmetric
+    if the weights have one scale, and asymmetric (with a zero point) if the weights have several.
+    Source: tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators,
+    measured; for the variants of a fully connected layer
+    Samsung/ONE:compute/cker/include/cker/{NeonTensorUtils,PortableTensorUtils}.h. Raises
+    LookupError for an unknown rule, ValueError for an image or row whose scale has no reciprocal in
+    float32.
     """
     flat = isinstance(layer, FullyConnected)
     allowed: tuple[str, ...] = HYBRID
@@ -121,11 +123,11 @@ def _separate(layer: Weighted, rows: Array, rule: str) -> Array:
 
 
 def symmetric(rows: Array, portable: bool = False) -> tuple[Array, Array]:
-    """Return (codes int8, scales float32) of rows ``(N, ...)``: the largest absolute value becomes
-    127.
+    """Return (codes int8, scales float32) of rows ``(N, ...)``: the largest absolute value of a row
+    becomes 127.
 
-    With ``portable`` every value is rounded half away; otherwise vectors round 0.5 - 2**-25 up, and
-    only that value differs.
+    With ``portable`` every value is rounded half away. Otherwise values are rounded as vector loops
+    round them: 0.5 - 2**-25 goes up, and all other values give the same codes.
     """
     flat = rows.reshape(len(rows), -1)
     most = np.abs(flat).max(1)
@@ -137,8 +139,8 @@ def symmetric(rows: Array, portable: bool = False) -> tuple[Array, Array]:
 
 
 def asymmetric(rows: Array) -> tuple[Array, Array, Array]:
-    """Return (codes int8, scales float32, zero points) of rows ``(N, ...)``: the range of each row,
-    0 included, is divided into 255 steps.
+    """Return (codes int8, scales float32, zero points) of rows ``(N, ...)``. The range of each row,
+    extended to include 0, is divided into 255 steps.
     """
     flat, low, high = _ranges(rows)
     none = low == high
@@ -155,8 +157,8 @@ def asymmetric(rows: Array) -> tuple[Array, Array, Array]:
 
 
 def _rounded(values: Array) -> Array:
-    """Return float32 values ``(rows, n)`` rounded half away: whole vectors add a half in float32,
-    the values after them are rounded exactly.
+    """Return float32 values ``(rows, n)`` rounded half away. Whole vectors add a half in float32;
+    the values after the last whole vector are rounded exactly.
     """
     body = values.shape[1] // VECTOR * VECTOR
     out = half_away(values)
@@ -210,8 +212,8 @@ def multiply_add(a: Array, b: Array, c: Array) -> Array:
 
 
 def _divided(number: int, sizes: Array) -> Array:
-    """Return ``number / sizes`` ``(rows,)`` float32; raises ValueError if a quotient overflows, for
-    which C++ does not define what kernels do.
+    """Return ``number / sizes`` ``(rows,)`` float32. Raises ValueError if a quotient overflows,
+    because C++ does not define what kernels then do.
     """
     with np.errstate(over="ignore", divide="ignore"):
         quotients = F(number) / sizes
@@ -226,8 +228,8 @@ def _divided(number: int, sizes: Array) -> Array:
 
 
 def _ranges(rows: Array) -> tuple[Array, Array, Array]:
-    """Return (rows ``(N, n)``, the lowest number of each row or 0, the highest number of each row
-    or 0).
+    """Return (rows ``(N, n)``, the smaller of 0 and each row's lowest number, the larger of 0 and
+    each row's highest number).
     """
     flat = rows.reshape(len(rows), -1)
     return flat, np.minimum(F(0), flat.min(1)), np.maximum(F(0), flat.max(1))
@@ -250,7 +252,7 @@ def _sums(layer: Weighted, codes: Array, zeros: Array) -> Array:
 
 
 def _column(scale: Array, sums: Array) -> Array:
-    """Return a number for each row, shaped to multiply the sums."""
+    """Return a number for each row in a shape that can be multiplied with the sums."""
     return np.expand_dims(scale, tuple(range(1, sums.ndim)))
 
 
@@ -312,7 +314,7 @@ def _groups(layer: Conv2D) -> Iterator[tuple[Conv2D, slice]]:
 
 
 def _sequential(layer: Add | Pool2D | Weighted, given: Any) -> Array:
-    """Return the output in float32, not clamped: each product is added after the one before it."""
+    """Return the output in float32, before the clamp: products are added one after the other."""
     if isinstance(layer, Add):
         return given[0].astype(F) + given[1].astype(F)
     if isinstance(layer, Pool2D):

@@ -11,7 +11,7 @@ from npulab.quant.layers import Conv2D, Pool2D
 
 def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarray:
     """Return the windows ``(..., out_h, out_w, C, kernel_h, kernel_w)`` of an input ``(..., H, W,
-    C)``, padded with the value ``border``.
+    C)``. The input is padded with the value ``border``.
     """
     rows, columns = layer.pads
     padded = np.pad(x, [(0, 0)] * (x.ndim - 3) + [rows, columns, (0, 0)], constant_values=border)
