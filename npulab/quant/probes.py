@@ -430,10 +430,11 @@ def _fewest(pool: Pool, sparing: bool) -> list[int]:
 
 
 def _filled(pool: Pool, picks: list[int], count: int) -> list[int]:
-    """Return ``count`` candidates: the picked ones, then ties of every kind, then the candidates
-    that separate those pairs of rules that few of the returned candidates separate.
+    """Return ``count`` candidates: the picked ones, then one tie of every kind that is missing,
+    then one at a time the candidate that separates most pairs of rules.
 
-    A pair is ordered: (A, B) is separated if A gives more than B, and (B, A) if B gives more.
+    A pair counts less, the more of the returned candidates separate it. A pair is ordered: (A, B)
+    is separated if A gives more than B, and (B, A) if B gives more.
     """
     above = pool.codes[:, None] > pool.codes[None]
     picks = list(picks)

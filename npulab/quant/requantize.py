@@ -104,12 +104,15 @@ class Requantizer:
     and another for the last channels. ``multiplier`` and ``right_shift`` are per channel ``(C,)``.
     Outputs are clamped to ``low`` and ``high``.
 
-    ``factor`` is the float32 ratio of each accumulator in a row. The product of accumulator and
-    factor is an estimate of the output before rounding. Its error is at most 2**-22 of its size,
-    plus the maximum deviation of the rule. ``limit`` is 1/2 minus this error: if an estimate is at
-    most that far from the nearest whole number, its rounding is the rule's answer. Otherwise it is
-    near a rounding boundary, and the rule itself computes the output. ``bytewise`` is true if 8
-    bits of fraction are enough to see which estimates are near a boundary.
+    ``factor`` is the float32 ratio of scales for each accumulator of a row. Accumulator times
+    factor is a float32 estimate of the output before rounding. It differs from the rule's result by
+    at most 2**-22 of its size plus the rule's maximum deviation.
+
+    ``limit`` is 1/2 minus that difference. If an estimate is less than ``limit`` from the nearest
+    whole number, that number is the rule's answer. Otherwise the estimate is near a rounding
+    boundary, and the rule itself computes the output. (For rules that round down or toward zero the
+    estimate is first moved half a unit in that direction.) ``bytewise`` is true if 8 bits of
+    fraction are enough to see which estimates are near a boundary.
     """
 
     parts: tuple[tuple[Rule, int, int], ...]

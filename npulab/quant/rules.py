@@ -444,7 +444,9 @@ class Mantissa(OneRounding):
         return "nearest"
 
     def of_ratio(self, ratio: Array) -> Factors:
-        """Return (multiplier, right_shift), int64 in the shape of ``ratio``."""
+        """Return (multiplier, right_shift), int64 in the shape of ``ratio``; raises ValueError for
+        a ratio that the rule cannot represent.
+        """
         pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
         exponent, mantissa = pattern >> 23, pattern & 0x7FFFFF
         right = 127 + self.bits - exponent
@@ -458,11 +460,11 @@ class Mantissa(OneRounding):
 
 @dataclass(frozen=True)
 class SignedMultiplier(OneRounding):
-    """A rule of a signed 16-bit multiplier and a right shift of 6 bits; ties go away from zero, and
-    the result has 17 bits.
+    """A rule of a signed 16-bit multiplier and a right shift from 0 to 63, ties away from zero. The
+    result saturates to a signed number of 17 bits.
 
-    The multiplier is the nearest number of 15 bits and a sign. The zero point is added after the
-    shift. Source: nvdla/hw cmod/hls/sdp/sdp_c.cpp.
+    The multiplier is the nearest number of at most 15 bits and a sign. The zero point is added
+    after the saturation. Source: nvdla/hw cmod/hls/sdp/sdp_c.cpp.
     """
 
     ties = "half-away"

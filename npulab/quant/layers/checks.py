@@ -229,8 +229,8 @@ def output_dtype(layer: Any) -> str:
 
 
 def check_output(layer: Any, dtype: str) -> None:
-    """Raise ValueError if ``output`` is unknown, or does not fit the type, the activation or the
-    output scale.
+    """Raise ValueError if ``output`` is unknown, or if it does not fit the type, the activation or
+    the output scale of the layer.
     """
     allowed: tuple[str, ...] = OUTPUTS[:1]
     if dtype in ("int8", "uint8"):
