@@ -152,7 +152,8 @@ class Roles:
             label = f"{role} at place {place}"
         mine = np.flatnonzero(here)
         if not len(mine):
-            raise LookupError(f"place: got {place}, allowed in {role} is {-most} to {most - 1}")
+            first = -most
+            raise LookupError(f"place: got {place}, allowed in {role} is {first} to {most - 1}")
         jobs = list(zip(self.capture[mine].tolist(), self.task[mine].tolist(), strict=True))
         if name is None:
             name = role
