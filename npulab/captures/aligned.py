@@ -19,11 +19,11 @@ from numpy import ndarray as Array
 from npulab.captures.capture import Job
 
 CHANGED, INSERTED, LEFT_OUT, MOVED = "changed", "inserted", "left out", "moved"
-# The price of an edit; a change costs the bits that differ on top, at most MOST_BITS. So the fewest
-# edits win, and among equally many those that change the fewest bits.
+# EDIT is the price of an edit. A change costs EDIT and, on top, the number of bits that differ,
+# at most MOST_BITS. So the fewest edits win, and among equally many those that change fewest bits.
 EDIT, MOST_BITS = 2**16, 2**10
-# Most cells of the table of prices: 2,000 by 2,000 jobs, 32 MiB. Longer parts are cut at jobs that
-# occur once in each stream.
+# Most cells, of 8 bytes each, of a table of prices: about 2,000 by 2,000 jobs, 32 MiB. Parts of
+# streams that need a larger table are cut in two (``_cut``).
 MOST_CELLS = 2**22
 
 One = TypeVar("One")
@@ -32,9 +32,11 @@ Kind = tuple[object, ...]  # what is equal for two jobs that are one job with ot
 
 
 class Edit(NamedTuple):
-    """One edit: ``a`` is the job's number in the first stream, ``b`` in the second, None for a job
-    that is left out. An inserted job stands before the job ``a`` of the first stream, whose end
-    counts as a job here."""
+    """One edit: ``a`` is the number of the job in the first stream, ``b`` its number in the second.
+
+    For a job that is left out, ``b`` is None. For an inserted job, ``a`` is the number of the job
+    of the first stream before which it goes, or the length of the first stream if it goes last.
+    """
 
     kind: str
     a: int
@@ -42,15 +44,16 @@ class Edit(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A place in two streams side by side: the number of the job in each, None where it has
-    none."""
+    """A row of an alignment: the number of a job in the first stream (``a``) and the number of its
+    counterpart in the second (``b``). None means that this stream has no such job."""
 
     a: int | None
     b: int | None
 
 
 def aligned(a: Sequence[Job], b: Sequence[Job]) -> list[Pair]:
-    """Return the jobs of two streams side by side, each once, in an order that keeps that of both.
+    """Return the jobs of two streams side by side, each job once. Jobs of one stream keep
+    their order.
 
     >>> words = [np.uint32([number]) for number in (1, 2, 3)]
     >>> x, y, z = (Job("A", one) for one in words)
@@ -75,9 +78,12 @@ def edits(a: Sequence[Job], b: Sequence[Job]) -> list[Edit]:
 
 
 def _alignments(a: Sequence[Job], b: Sequence[Job]) -> Iterator[list[Pair]]:
-    """Yield alignments of which one has the fewest edits: side by side as far as both go, by the
-    price of each edit, and with cheap gaps for jobs that both streams have, which may have
-    moved."""
+    """Yield two or three candidate alignments; the caller takes the one with the fewest edits.
+
+    The first pairs jobs by number; it is made only if the kinds of both streams are equal. The
+    second is the cheapest one if each gap costs a whole edit. The third is the cheapest one if a
+    gap costs half an edit for a job that both streams hold, because such a job may have moved.
+    """
     if list(map(_kind, a)) == list(map(_kind, b)):
         yield _abreast(len(a), 0, 0)
     mine, theirs = tuple(map(_identity, a)), tuple(map(_identity, b))
@@ -87,8 +93,9 @@ def _alignments(a: Sequence[Job], b: Sequence[Job]) -> Iterator[list[Pair]]:
 
 @dataclass(frozen=True)
 class _Streams:
-    """Two streams, or a part of both, with the identity of each job; a gap of a job that is in
-    ``spare`` costs half an edit."""
+    """Two streams ``a`` and ``b``, or a part of each; ``mine`` are the identities of the jobs of
+    ``a``, ``theirs`` those of ``b``. A gap beside a job costs half an edit if the job's identity is
+    in ``spare``, else a whole edit."""
 
     a: Sequence[Job]
     b: Sequence[Job]
@@ -108,7 +115,7 @@ class _Streams:
         )
 
     def gaps(self, identities: Sequence[Identity]) -> Array:
-        """The prices of a gap of each job, int64."""
+        """The price of a gap beside each job, that is, of no counterpart: ``(J,) int64``."""
         spared = np.array([identity in self.spare for identity in identities], bool)
         return np.where(spared, EDIT // 2, EDIT).astype(np.int64)
 
@@ -122,9 +129,12 @@ def _identity(job: Job) -> Identity:
 
 
 def _kind(job: Job) -> Kind:
-    """Return what jobs must have in common to be the same job with other words: the block, the
-    number of words, which may differ only between jobs of register writes, and the kind of the job
-    that starts it, if that is of words."""
+    """Return the kind of a job. Two jobs may be one job with other words only if their kinds are
+    equal.
+
+    The kind of a job of register writes is its block. The kind of any other job is its block, its
+    number of words and the kind of its ``start``; a ``start`` of register writes is ignored.
+    """
     if job.writes:
         return job.block, None, None
     start = None
@@ -134,8 +144,9 @@ def _kind(job: Job) -> Kind:
 
 
 def _path(of: _Streams) -> list[Pair]:
-    """Return the cheapest alignment. Equal jobs at both ends are paired as they stand. The jobs
-    between them are paired by prices; if these are too many for one table, they are cut in two."""
+    """Return the cheapest alignment. Jobs that are equal at the start of both streams, or at the
+    end of both, are paired first. The jobs between them are paired by prices; if they need more
+    than ``MOST_CELLS``, they are cut in two, and the result may not be the cheapest."""
     first, last = _ends(of.mine, of.theirs)
     pairs = _abreast(first, 0, 0)
     rows, columns = range(first, len(of.a) - last), range(first, len(of.b) - last)
@@ -174,8 +185,12 @@ def _ends(mine: Sequence[Identity], theirs: Sequence[Identity]) -> tuple[int, in
 
 
 def _cut(of: _Streams) -> list[Pair]:
-    """Return an alignment of streams that are too long for one table: cut at the job, of those that
-    occur once in each, that is nearest to the middle; side by side if there is none."""
+    """Return an alignment of streams that are too long for one table of prices.
+
+    Both streams are cut at a job that occurs exactly once in each. If there are several, the one
+    nearest to the middle of the first stream is taken. The parts before and after the cut are
+    aligned separately. If there is no such job, jobs are paired by their numbers.
+    """
     own, other = Counter(of.mine), Counter(of.theirs)
     places = {identity: column for column, identity in enumerate(of.theirs)}
     best = None
@@ -192,7 +207,8 @@ def _cut(of: _Streams) -> list[Pair]:
 
 
 def _shifted(pairs: Iterable[Pair], a: int, b: int) -> list[Pair]:
-    """Return the pairs of a part that begins at these jobs."""
+    """Return the pairs of a part as pairs of the whole streams: the part begins at job ``a`` of the
+    first stream and at job ``b`` of the second."""
     out = []
     for in_a, in_b in pairs:
         if in_a is not None:
@@ -217,10 +233,11 @@ def _side_by_side(of: _Streams) -> list[Pair]:
 
 
 def cheapest(changes: Array, down: Array, across: Array) -> list[Pair]:
-    """Return the cheapest alignment of two sequences: ``changes (A, B)`` are the prices of a pair,
-    ``down (A,)`` and ``across (B,)`` those of a gap; all int64.
+    """Return the cheapest alignment of two sequences: ``changes (A, B)`` are the prices of pairs.
 
-    The table of the prices of all beginnings takes ``8 * (A + 1) * (B + 1)`` bytes.
+    ``down (A,)`` are the prices of a gap beside an element of the first sequence, ``across (B,)``
+    beside one of the second; all are int64. The table of prices has a cell for the first i elements
+    of one and the first j of the other, and takes ``8 * (A + 1) * (B + 1)`` bytes.
     """
     base = np.concatenate([[0], np.cumsum(across)])
     table = np.empty((len(down) + 1, len(across) + 1), np.int64)
@@ -255,8 +272,11 @@ def cheapest(changes: Array, down: Array, across: Array) -> list[Pair]:
 
 
 def _prices(a: Sequence[Job], b: Sequence[Job]) -> Array:
-    """Return the price of making each job of ``b`` of each job of ``a``, ``(a, b) int64``: more
-    than two gaps for jobs of other kinds."""
+    """Return the price of a pair of each job of ``a`` and each job of ``b``: ``(A, B) int64``.
+
+    Equal jobs cost 0, jobs of one kind an edit and the bits that differ. Jobs of different kinds
+    cost more than two gaps, so that they are never paired.
+    """
     prices = np.full((len(a), len(b)), 4 * EDIT, np.int64)
     columns: dict[Kind, list[int]] = {}
     for column, job in enumerate(b):
@@ -276,8 +296,8 @@ def _prices(a: Sequence[Job], b: Sequence[Job]) -> Array:
 
 
 def _bits_apart(job: Job, others: Sequence[Job]) -> Array:
-    """Return how many bits differ between a job and others of its kind, ``MOST_BITS`` if one has
-    more words, as jobs of register writes may."""
+    """Return the number of bits in which the words of a job differ from each of the ``others`` of
+    its kind; ``MOST_BITS`` for each if any of them has another number of words."""
     if any(len(other.words) != len(job.words) for other in others):
         return np.full(len(others), MOST_BITS)
     words = np.stack([other.words for other in others])
@@ -285,8 +305,8 @@ def _bits_apart(job: Job, others: Sequence[Job]) -> Array:
 
 
 def edits_of(a: Sequence[Job], b: Sequence[Job], pairs: Sequence[Pair]) -> list[Edit]:
-    """Return the edits of an alignment; each job that is left out takes the nearest equal one that
-    is inserted, and is moved there."""
+    """Return the edits of an alignment. If a job is left out and an equal job is inserted, this is
+    one edit: the job is moved. If several equal jobs are inserted, the nearest is taken."""
     inserted: dict[Identity, list[int]] = {}
     for left, right in pairs:
         if left is None and right is not None:
@@ -324,8 +344,11 @@ def edited(
     chosen: Collection[Edit],
     changed: Mapping[int, One],
 ) -> list[One]:
-    """Return the first stream after the ``chosen`` edits that insert, leave out or move;
-    ``changed`` has its other members, by number, in place of those that it has."""
+    """Return the first stream after the ``chosen`` edits, which insert, leave out or move.
+
+    ``changed`` holds new members for the first stream: a key is the number of a member of ``a``, a
+    value is what stands in its place.
+    """
     gone = {edit.a for edit in chosen if edit.kind != INSERTED}
     new = {edit.b for edit in chosen if edit.b is not None}
     members = []

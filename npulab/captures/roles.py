@@ -33,24 +33,25 @@ from npulab.support.refuse import near, need, need_all, refuse_if
 from npulab.support.text import plural
 
 MOST_KINDS = 8  # most values of a field that divides a block's jobs; assumed: memories, operations
-MOST_SAMPLED = 2000  # most jobs of a block that are looked at to choose that field: 50 ms a block
+MOST_SAMPLED = 2000  # most jobs of a block from which the dividing field is chosen: 50 ms a block
 # the least share of the bits of a block's jobs that a division into kinds has to save; assumed
 LEAST_SAVED = 0.1
-LEAST_OWN = 0.5  # the least share of such a field's bits that the capture does not say; assumed
-MOST_PERIOD = 64  # most jobs of a unit that comes several times
+# a dividing field needs more than this share of its bits unknown when the capture is known; assumed
+LEAST_OWN = 0.5
+MOST_PERIOD = 64  # most jobs of a unit that comes several times in a row
 # Columns of a role's sweep
 INDEX, COUNT = "place_in_run", "length_of_run"
 FIRST, LAST = "first_of_run", "last_of_run"
-ROLES, PRESENCE = "ROLES", "presence"  # block and name of the sweep of how often roles occur
-Name = Callable[
-    [Capture, int], str
-]  # of a capture and a task to the kind of the job, "" if unknown
+# block and name of the sweep that counts the jobs of each role
+ROLES, PRESENCE = "ROLES", "presence"
+# a function that returns the kind of a job, "" if unknown, from its capture and its task
+Name = Callable[[Capture, int], str]
 
 
 @dataclass(frozen=True)
 class Role:
-    """What a job is in a stream: ``block`` and the number of ``captures`` and ``jobs`` that have
-    the role; ``most`` is the largest number of jobs
+    """What a job is in a stream. ``block`` is the block of its jobs, ``captures`` and ``jobs`` are
+    the numbers of captures and jobs that have the role, and ``most`` is the largest number of jobs
     of this role in one capture."""
 
     name: str
@@ -64,10 +65,10 @@ class Role:
 class Roles:
     """The jobs of captures by role.
 
-    ``names`` are the roles in the order of the streams. For each job of the captures, one after
-    another, ``of`` is the number of its role, ``capture`` and ``task`` say which job it is,
-    ``index`` is its place among the jobs of this role in its capture, ``counts`` their number; all
-    are ``(J,)``.
+    ``names`` are the names of the roles, in the order of the streams. The arrays ``(J,)`` have an
+    element for each job of all captures. ``of`` is the number of the job's role in ``names``;
+    ``capture`` and ``task`` are the numbers of its capture and of the job in it. ``counts`` is how
+    many jobs of this role the capture has, ``index`` the job's place among them, from 0 on.
     """
 
     captures: CaptureSet
@@ -203,10 +204,9 @@ class Roles:
 def roles(captures: Iterable[Capture], name: Name | None = None) -> Roles:
     """Find what each job of captures is in its stream.
 
-    ``name`` gives the kind of a job of which it knows one, from the capture and the task. By
-    default a job's label is its kind. The kinds of jobs without a name or label are found.
-    Raises ValueError for
-    captures of several targets or chips, or none.
+    ``name(capture, task)`` returns the kind of a job, or "" if it knows none; by default, a job's
+    label is its kind. The kinds of all jobs without a name or label are found from their words.
+    Raises ValueError for captures of several targets or chips, and for no captures.
     """
     found = tuple(need_all("roles", captures, Capture, "are captures, as npulab.load_all gives"))
     refuse_if(not found, "roles", "no captures", "is one or more")
@@ -257,8 +257,9 @@ def _roles_of(
 
 
 def kinds_of(capture: Capture) -> list[str]:
-    """Return what each job of one capture is: its block, with the value of the field that divides
-    the jobs of the block, if one with names for its values does; labels are not looked at."""
+    """Return the kind of each job of one capture: its block, followed by the value of the field
+    that divides the jobs of the block, if there is one. Only fields with names for their values are
+    considered; labels of jobs are ignored."""
     every = [(0, task) for task in range(len(capture.jobs))]
     return _kinds((capture,), every, lambda capture, task: "", named=True)
 
@@ -269,8 +270,8 @@ def _kinds(
     name: Name | None,
     named: bool = False,
 ) -> list[str]:
-    """Return the kind of each job: a name that was given, else the block with the value of the
-    field that divides it, ``named`` as in ``_kinds_of_block``."""
+    """Return the kind of each job in ``every`` (number of the capture, task): the name or label
+    that it was given, else the kind that ``_kinds_of_block`` finds. ``named`` is passed on."""
     kinds: list[str] = []
     blocks: dict[tuple[str, int], list[int]] = {}
     for place, (number, task) in enumerate(every):
@@ -359,14 +360,14 @@ def _dividing(items: Sequence[Field], columns: Sequence[Array], stream: Array) -
     for number, code in enumerate(codes):
         if not 2 <= code.max(initial=0) + 1 <= MOST_KINDS:
             continue
-        own = 1 - _known_from(code, captures)
-        if own <= LEAST_OWN:
+        unknown = 1 - _known_from(code, captures)
+        if unknown <= LEAST_OWN:
             continue
         before = sum(whole) - whole[number]
         after = -_bits(code, code)
         for other in codes:
             after += _bits(other, code)
-        saved = own * (1 - after / max(before, 1.0))
+        saved = unknown * (1 - after / max(before, 1.0))
         named = bool(items[number].names)
         if (named, saved) > most or (named and not most[0]):
             best, most = number, (named, saved)
@@ -374,8 +375,12 @@ def _dividing(items: Sequence[Field], columns: Sequence[Array], stream: Array) -
 
 
 def _known_from(code: Array, captures: Array) -> float:
-    """Return the share of a field's values that the capture of a job says: 0 if all captures have
-    the same mixture of values, 1 if each has one value; captures with one job do not count."""
+    """Return how far a job's capture tells the value of a field in it, as a share from 0 to 1.
+
+    ``code (J,)`` are the values as numbers, ``captures (J,)`` the numbers of the captures. The
+    share is 0 if all captures have the same mixture of values, and 1 if each has a single value.
+    Captures with one job are ignored.
+    """
     several = np.bincount(captures)[captures] > 1
     code, captures = code[several], captures[several]
     whole = _entropy(code, np.zeros(len(code), np.int64))
@@ -385,7 +390,8 @@ def _known_from(code: Array, captures: Array) -> float:
 
 
 def _entropy(code: Array, group: Array) -> float:
-    """Return the bits that the values of a field ``(J,)`` have in each group of jobs."""
+    """Return the entropy of a field's values ``code (J,)`` in bits: the sum over all jobs, if the
+    number of each job's group, ``group (J,)``, is known."""
     width = int(code.max(initial=0)) + 1
     table = np.bincount(group * width + code, minlength=width * (int(group.max(initial=0)) + 1))
     table = table.reshape(-1, width)
@@ -394,8 +400,12 @@ def _entropy(code: Array, group: Array) -> float:
 
 
 def _bits(code: Array, group: Array) -> float:
-    """Return the bits that say the values of a field ``(J,)`` in each group of jobs, with the table
-    of the values: half the logarithm of the jobs for each value but one."""
+    """Return how many bits it takes to write down a field's values ``code (J,)``, if the number of
+    each job's group, ``group (J,)``, is known.
+
+    This is the entropy of the values and the price of a table of values for each group. A table
+    costs ``0.5 * log2(jobs of the group)`` bits for each different value after the first.
+    """
     width = int(code.max(initial=0)) + 1
     pairs = np.unique(group * width + code)
     jobs = np.bincount(group)
@@ -408,7 +418,8 @@ def _bits(code: Array, group: Array) -> float:
 
 
 def _columns(streams: Sequence[Sequence[str]]) -> tuple[list[str], list[Array]]:
-    """Return the kinds of all columns, and for each stream the column of each of its jobs."""
+    """Return the kinds of all columns of the merged stream, and for each stream the number of the
+    column of each of its jobs."""
     plain: dict[tuple[str, ...], tuple[tuple[str, ...], Array]] = {}
     for stream in streams:
         key = tuple(stream)
@@ -432,9 +443,9 @@ def _columns(streams: Sequence[Sequence[str]]) -> tuple[list[str], list[Array]]:
 
 
 def _without_runs(stream: tuple[str, ...]) -> tuple[tuple[str, ...], Array]:
-    """Return a stream in which a unit that comes several times in a row stands once, and for each
-    job its place there. Short units are looked for first; after each unit that
-    was found the search starts again."""
+    """Return the stream with each repeated unit only once, and for each job of the original stream
+    its position in the shortened one. Short units are looked for first. After each length of unit
+    that was found, the search starts again with units of one job."""
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(stream))}
     codes = np.array([numbers[kind] for kind in stream], np.int64)
     at = np.arange(len(codes))
@@ -452,8 +463,11 @@ def _without_runs(stream: tuple[str, ...]) -> tuple[tuple[str, ...], Array]:
 
 
 def _of_runs(codes: Array, period: int) -> Array | None:
-    """Return the place of each element after runs of units of a period stand once, None without
-    such runs."""
+    """Return the new position of each element after every run is shortened to its first unit.
+
+    A run is a unit of ``period`` elements that comes two or more times in a row. All copies of an
+    element get the position of the one in the first unit. Returns None if there is no run.
+    """
     same = codes[period:] == codes[:-period]
     edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
     keep = np.arange(len(codes))
@@ -461,7 +475,7 @@ def _of_runs(codes: Array, period: int) -> Array | None:
     found = False
     done = 0
     for start, stop in edges.reshape(-1, 2).tolist():
-        repeats = (stop - start) // period  # more copies after the first
+        repeats = (stop - start) // period  # copies of the unit after the first one
         keep[done:start] -= shift
         done = start
         if not repeats:
@@ -479,8 +493,11 @@ def _of_runs(codes: Array, period: int) -> Array | None:
 
 
 def _merge(shape: Sequence[str], kinds: list[str], order: list[int]) -> list[int]:
-    """Put a stream into the merged stream, with new columns for elements that the merged stream
-    lacks; return the column of each element of the stream."""
+    """Put the stream ``shape`` into the merged stream and return the column of each element.
+
+    ``kinds`` has the kind of each column, and ``order`` the columns as they stand in the merged
+    stream. Both are changed: elements that the merged stream lacks become new columns.
+    """
     mine = np.array([kinds[column] for column in order], dtype=object)
     changes = np.where(mine[:, None] == np.array(shape, dtype=object)[None], 0, 4).astype(np.int64)
     ones = np.ones(len(order), np.int64), np.ones(len(shape), np.int64)

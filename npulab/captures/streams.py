@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from npulab.captures.capture import Job
 
 Writes = Sequence[tuple[int, int]]
-PAIR = 16  # bytes of a write while a stream is searched: offset and value with 64 bits each
+PAIR = 16  # bytes of a write, as ``_as_pairs`` packs it: offset and value with 64 bits each
 WORD_BYTES = 4
-LEAST = 16  # fewest bytes of words that are looked for in a buffer: fewer may lie there by chance
+# fewest bytes of words that are searched for in a buffer: fewer may be there by chance
+LEAST = 16
 
 
 def places_of(jobs: Sequence[Job], data: bytes) -> list[int] | None:
-    """The byte offset in a buffer of the words (little-endian) of each job.
+    """For each job, the byte offset of its words (little-endian) in a buffer.
 
-    None if the buffer does not hold the words of all jobs, one job after another, or if the words
-    are so few or so alike that they may lie there by chance.
+    None if the buffer does not hold the words of all jobs, in the order of the jobs, or if a job
+    has register writes. Also None if the words might be there by chance: if they have fewer than
+    ``LEAST`` bytes in all, or are all equal.
 
     >>> from npulab.captures.capture import Job
     >>> words = np.arange(1, 5, dtype="<u4")
@@ -47,12 +49,13 @@ def places_of(jobs: Sequence[Job], data: bytes) -> list[int] | None:
 def rewritten(
     before: Sequence[Job], after: Sequence[Job], buffers: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """The buffers after a change of jobs: in a buffer that holds the words of all jobs ``before``,
-    those of the jobs ``after`` replace them.
+    """The buffers after the jobs ``before`` were replaced by the jobs ``after``.
 
-    If jobs are not as many or as long as before, the words of a buffer that holds them without gaps
-    are replaced as a whole; a buffer with gaps is left out, as nothing says what belongs into the
-    gaps. Other buffers do not change.
+    A buffer that does not hold the words of all jobs ``before`` (``places_of``) stays as it is. In
+    any other buffer the words are replaced. If the number of jobs and their lengths are the same,
+    the words of each job are replaced in their place. Otherwise, words that follow one another
+    without gaps are replaced as a whole. If there are gaps between the words of the jobs, the
+    buffer is left out, because the new contents of the gaps are not known.
     """
     sizes = [job.words.nbytes for job in before]
     out = dict(buffers)
@@ -76,13 +79,14 @@ def rewritten(
 
 
 def streams_of(jobs: Sequence[Job], buffers: Mapping[str, bytes]) -> list[str]:
-    """The names of the buffers that hold the words of all jobs, one job after another."""
+    """The names of the buffers that hold the words of all jobs, as ``places_of`` finds them."""
     return [name for name, data in buffers.items() if places_of(jobs, data) is not None]
 
 
 class Held(NamedTuple):
-    """The result of a comparison of a command stream with jobs: ``unlike`` says how they differ (""
-    if they do not), ``absent`` are the numbers of jobs of which the stream holds nothing."""
+    """The result of a comparison of a command stream with jobs. ``unlike`` is a text that says how
+    they differ, "" if they are equal. ``absent`` are the numbers of the jobs that the stream does
+    not hold."""
 
     unlike: str = ""
     absent: tuple[int, ...] = ()
@@ -91,11 +95,12 @@ class Held(NamedTuple):
 def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Writes]) -> Held:
     """Compare a command stream with the jobs that were recorded with it.
 
-    ``writes`` returns the register writes (offset, value) in the words of a stream. The stream
-    should hold the writes of each job, and of the job that starts it, one after another. A stream
-    that holds all writes of some jobs and nothing else counts as equal; the other jobs are
-    ``absent``. Jobs without register writes, and jobs whose writes change single bits, are not
-    compared. Raises ValueError if the stream cannot be read.
+    ``data`` is the stream, and ``writes`` returns the register writes (offset, value) in words of
+    it. They are equal if the stream holds the writes of each job, and of the job that starts it, as
+    an unbroken run. They are also equal if the stream holds all writes of some jobs and no other
+    writes; the jobs that it does not hold are ``absent``. Jobs without register writes, and jobs
+    with writes that change only some bits of a register, are not compared. Raises ValueError if the
+    stream cannot be read.
     """
     parts = _written(jobs)
     if not parts:
@@ -105,7 +110,8 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
     words = np.frombuffer(data, "<u4")
     found = list(writes(words))
     every = _as_pairs(found)
-    # for each job that was found, its number of writes, by the number of its first write
+    # of each job that was found; key: the number of its first write in the stream, value: the
+    # number of its writes
     places: dict[int, int] = {}
     # (number of the job, its writes, the number of the write at which they should begin)
     missing: list[tuple[int, Writes, int]] = []
@@ -130,8 +136,9 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
 
 
 def _written(jobs: Sequence[Job]) -> list[tuple[int, Writes]]:
-    """Return (number of the job, register writes) for each job, and for each job that starts it;
-    jobs without writes, and jobs whose writes change only some bits of a register, are left out.
+    """Return (number of the job, register writes) for each job and for each ``start`` of a job.
+
+    What has no writes, or has a write that changes only some bits of a register, is left out.
     """
     out: list[tuple[int, Writes]] = []
     for task, job in enumerate(jobs):
@@ -148,9 +155,10 @@ def _as_pairs(writes: Writes) -> bytes:
 
 
 def _number_of(every: bytes, own: bytes, used: Collection[int]) -> int | None:
-    """Find a run of writes (``own``) among all writes of a stream (``every``); return the number of
-    its first write, None if it is not there. A run that begins at a number in ``used`` is passed
-    over.
+    """Return the number of the write in a stream at which a job's writes begin, None if nowhere.
+
+    ``own`` are the job's writes and ``every`` all writes of the stream, both from ``_as_pairs``.
+    Numbers in ``used`` are skipped: another job's writes were found there.
     """
     at = every.find(own)
     while at >= 0:
@@ -162,7 +170,7 @@ def _number_of(every: bytes, own: bytes, used: Collection[int]) -> int | None:
 
 
 def _equal_start(own: Writes, found: Writes) -> int:
-    """The number of writes at the start in which two runs of writes agree."""
+    """The number of equal writes at the start of two sequences of writes."""
     count = 0
     for wanted, got in zip(own, found, strict=False):
         if wanted != got:
@@ -184,7 +192,7 @@ def _end_of(words: Array, writes: Callable[[Array], Writes], count: int) -> int:
 
 
 def _count(words: Array, writes: Callable[[Array], Writes]) -> int:
-    """The number of whole writes in a stream whose end may lie inside a command."""
+    """The number of whole writes in a part of a stream; the part may end inside a command."""
     for end in range(len(words), 0, -1):
         try:
             return len(writes(words[:end]))
