@@ -16,6 +16,10 @@ from npulab.notebook.widgets import MapEditor, RegisterView
 PLACES = """() => { const bit = document.querySelector("[data-word='25'][data-bit='12']");
   return [scrollY, bit.closest('.npulab-grid').scrollTop, bit.getBoundingClientRect().y]; }"""
 
+# Rows that the page has, but has not filled yet, have labels without text.
+DRAWN = """() => [...document.querySelectorAll('.npulab-row .label')].every(
+  label => label.innerText.trim())"""
+
 
 def answer(page: BlankPage, view: MapEditor) -> None:
     """Give Python what the page sent last, and the page what Python makes of it."""
@@ -149,6 +153,7 @@ def test_page_gives_a_field_other_bits_and_adds_one(chrome: Browser) -> None:
         assert [page.page.evaluate(kept, word) for word in range(2)] == [None, True], (
             "only what is cut anew"
         )
+        page.page.wait_for_function(DRAWN)
         labels = page.page.locator(".npulab-row .label").all_inner_texts()
         assert {label.split()[0] for label in labels} == {
             item.name for item in view.draft.map if not item.automatic
