@@ -245,7 +245,8 @@ def cheapest(changes: Array, down: Array, across: Array) -> list[Pair]:
     for row in range(len(down)):
         best = table[row] + down[row]
         best[1:] = np.minimum(best[1:], table[row, :-1] + changes[row])
-        # gaps in a row add up: a running minimum over each cell's price less the gaps before it
+        # A run of gaps costs the sum of their prices (``base``). So the sum is taken off each cell,
+        # a running minimum gives the best start of a run, and the sum is added again.
         table[row + 1] = np.minimum.accumulate(best - base) + base
     pairs = []
     row, column = len(down), len(across)

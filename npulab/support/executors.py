@@ -33,7 +33,8 @@ Result = TypeVar("Result")
 # An executor; or a function that makes one, so that it can be made again after it broke; or None.
 Workers = Executor | Callable[[], Executor] | None
 
-# most calls on the way at a time: enough for so many workers, few to drop if the work is stopped
+# Most calls that are submitted and not done: enough to keep as many workers busy. If the work is
+# stopped, few calls are lost.
 AHEAD = 128
 POLL = 0.1  # seconds between two looks at the event that stops
 # A call is given up if it was on the way this many times when the executor broke. The last time it

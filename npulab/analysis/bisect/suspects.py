@@ -505,7 +505,9 @@ class _Scorer:
         return counts[:, :-1]
 
     def sets(self, groups: Array) -> _Sets:
-        """Return the sets that change these groups ``(Q, G) bool``, with their counts."""
+        """Return the sets that change these groups ``(Q, G) bool``; of each explanation, also how
+        many of its items each set lacks, and how many it has.
+        """
         items = groups @ self.groups
         nothing = np.zeros((len(items), 1), bool)
         changed = np.concatenate([items, nothing], axis=1).T

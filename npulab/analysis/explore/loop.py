@@ -412,8 +412,8 @@ class _Exploration:
 
     def _rows(self) -> list[Kept]:
         """The answers that have words. In an exploration of a role there is a row for each job of
-        the role: the answer with the words of that job and its place in the run of jobs of the
-        role.
+        the role: the answer with the words of that job, and with its number among the jobs of the
+        role that follow each other.
         """
         with_words = [kept for kept in self.store.answers if kept.words is not None]
         if not with_words or (self.role is None and self.block is None):

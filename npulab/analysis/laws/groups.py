@@ -139,11 +139,11 @@ def _larger(name: str, values: Array, step: int) -> Group | None:
 
 
 def _saved(group: Group, numbers: int, times: int) -> float:
-    """The bits that naming the group saves in naming the numbers; ``numbers`` and ``times`` are
-    counts.
+    """The bits saved if the group is stated first, and each of ``numbers`` numbers by its place in
+    the group.
 
-    Each number in the group then needs fewer bits. The group costs the bits that name its
-    remainders, of ``times`` remainders possible, and its single numbers.
+    Each number in the group then needs fewer bits. Stating the group costs the bits that choose
+    its remainders among the ``times`` possible ones, and the bits of its single numbers.
     """
     groups, alone = len(group.left), len(group.alone)
     saved = (numbers - alone) * math.log2(times / groups)

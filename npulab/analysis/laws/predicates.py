@@ -314,10 +314,10 @@ def _paired(
 def _merged(
     table: _Literals, groups: Sequence[Group], base: Predicates | None = None, protected: int = 0
 ) -> Predicates:
-    """Conditions, merged with those of a ``base``: of conditions with equal masks the cheapest is
-    kept.
+    """Conditions, merged with those of a ``base``: of conditions that select the same captures the
+    cheapest stays.
 
-    The last ``protected`` conditions are kept, however many others are cheaper.
+    If there are too many conditions, the dearest are left out, but none of the last ``protected``.
     """
     n = table.columns.n
     parts, costs = (np.concatenate(arrays) for arrays in zip(*groups, strict=True))

@@ -66,8 +66,8 @@ def start(
 
 
 def explain_plainly(state: State) -> tuple[State, Library]:
-    """The state whose fields have one law over the parameters for all captures; and the library of
-    the laws that were tried.
+    """Return the state after a search without exceptions, in which a field has one law over the
+    parameters for all captures; and the library of the laws that were tried.
     """
     captures = state.captures
     library = make_library(captures.columns, captures.names, BUDGET.first_laws)

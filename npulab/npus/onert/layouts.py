@@ -1,5 +1,5 @@
-"""The layouts of ruy's packed matrices: blocks of a path's kernels, filled up, and a sum for each
-column."""
+"""The layouts of ruy's packed matrices: padded to whole blocks, of the size that the kernel of a
+path reads, with a sum for each column."""
 
 from __future__ import annotations
 

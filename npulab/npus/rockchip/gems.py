@@ -48,7 +48,7 @@ class Gem:
 
 
 def is_gems(head: bytes) -> bool:
-    """Return true if a file with these first bytes is such a text."""
+    """Return true if a file with these first bytes is a text of GEM buffers, plain or gzip."""
     if head[:2] == MAGIC:
         try:
             head = zlib.decompressobj(zlib.MAX_WBITS + 16).decompress(head, LOOK)

@@ -33,7 +33,7 @@ for _row in read_table(HERE / "patterns.csv"):
 USUAL: dict[str, dict[str, int]] = {}  # the values that every job of a block has, by block
 for _row in read_table(HERE / "usual.csv"):
     USUAL.setdefault(_row["block"], {})[_row["field"]] = int(_row["value"], 0)
-PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that update 4 prints
+PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names in the dump of update 4
 
 
 def expected(facts: Features, vendor: bool = False) -> dict[str, tuple[int, ...]]:

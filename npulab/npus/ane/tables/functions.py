@@ -74,8 +74,8 @@ def _fits() -> Mapping[Any, Mapping[str, Any]]:
     return fits
 
 
-# Limits, lines and steps are those of the tables that compilers 4.2.1 and later wrote for H13. So
-# are the knots, except for gelu and selu, where the compilers chose others.
+# Limits, lines and steps are those of the tables that compilers 4.2.1 and later wrote for H13. The
+# knots are theirs, too, except for gelu and selu, where the compilers chose others.
 FITS = _fits()
 
 

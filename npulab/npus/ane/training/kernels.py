@@ -285,7 +285,8 @@ def _operand(word: str, known: Axes) -> Operand:
 
 
 def _same_elements(axes: str) -> str:
-    """Return axes with one letter for each size, and the channels of heads (``hd``) as one axis.
+    """Return axes in which axes of one size have one letter, and ``hd`` (the channels of heads) is
+    one axis.
 
     Two lists of axes that become equal hold the same number of elements in the same order.
     """

@@ -63,7 +63,7 @@ class Course:
 
     @property
     def rest(self) -> int:
-        """The elements of these that no window reaches."""
+        """The elements behind the last window."""
         return self.reach % self.stride
 
     @property
@@ -96,7 +96,7 @@ class Course:
         if self.after < self.stride:
             return 0
         if not self.short:
-            # Elements of the padding that no window reaches (``rest``) are not left out.
+            # All of the padding counts, its elements behind the last window (``rest``), too.
             return self.after // self.stride
         if self.rest:
             return 0
