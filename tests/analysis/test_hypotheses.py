@@ -109,7 +109,7 @@ def low(value: int) -> Callable[[int], int]:
     return lambda q: min(max(q, value), 255)
 
 
-SHARED = {  # names of one function here: with pads (0, 1) and stride 2, or of uint8 codes
+SHARED = {  # names of one function: with pads (0, 1) and stride 2, of uint8 codes, of 4 channels
     "odd row in front": {"windows one row up"},
     "odd column in front": {"windows one column left"},
     "odd row in front, odd column in front": {"padding symmetric"},
@@ -117,6 +117,7 @@ SHARED = {  # names of one function here: with pads (0, 1) and stride 2, or of u
     "windows one column right": {"sampled from row 0 and column 1 of the stride"},
     "windows one row down and one column right": {"sampled from row 1 and column 1 of the stride"},
     "activation relu": {"saturated before the zero point"},
+    "input channels interleaved by 2": {"input channels 1 and 2 exchanged"},
 }
 # kind | change | the planted output
 PLANTS = """
