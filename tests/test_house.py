@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import doctest
 import importlib
 import re
 import subprocess
@@ -265,12 +264,6 @@ def test_top_level_holds_what_it_should() -> None:
         "README.md",
         "LICENSE",
     }
-
-
-@pytest.mark.parametrize("page", [*PACKAGE.rglob("README.md")], ids=lambda page: page.parent.name)
-def test_examples_of_pages_run(page: Path) -> None:
-    failed, _ = doctest.testfile(str(page), module_relative=False)
-    assert not failed
 
 
 def test_the_table_of_rooms_is_what_the_code_says() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 import importlib
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import CAPTURES, ROOT
+from conftest import CAPTURES
 
 import npulab
 import npulab.analysis.check
@@ -30,12 +29,6 @@ SIMULATED = (
     "sim-5x5-same",
     "sim-update4",
 )
-
-
-def test_the_page_of_the_room_says_what_its_examples_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    page = str(ROOT / "npulab/analysis/README.md")
-    assert doctest.testfile(page, module_relative=False) == (0, 7)
 
 
 def test_two_stacks_differ_in_addresses_and_start_up_only(captures: npulab.CaptureSet) -> None:

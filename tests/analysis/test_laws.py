@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import descriptor
@@ -17,7 +15,6 @@ import pytest
 from conftest import shared
 from refusals import refused
 
-import npulab.analysis.laws
 from npulab.analysis.laws import Laws, find_laws, plan_sweep
 from npulab.captures.sweep import Sweep, load_sweep
 from npulab.registers.map import RegisterMap
@@ -90,12 +87,6 @@ PLAIN = (
 def plain() -> Laws:
     known = layers()
     return laws_of(PLAIN, known)
-
-
-def test_the_example_on_the_rooms_page_runs() -> None:
-    page = Path(npulab.analysis.laws.__file__).with_name("README.md")
-    found = doctest.testfile(str(page), module_relative=False)
-    assert (found.failed, found.attempted > 5) == (0, True)
 
 
 # The made-up descriptor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import doctest
 import re
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,6 @@ import npulab
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Hang, Unsupported
 from npulab.layout import hwc
-from npulab.npus import kit
 from npulab.npus.kit.facts import Facts
 from npulab.npus.kit.fields import (
     DEVICE,
@@ -297,8 +295,3 @@ def test_facts_of_a_folder(tmp_path: Path) -> None:
         "npulab lower",
     )
     assert capture.maps.keys() == {"U", "MADE", "S"}
-
-
-def test_the_examples_of_the_page_hold() -> None:
-    page = Path(kit.__file__).with_name("README.md")
-    assert doctest.testfile(str(page), module_relative=False) == (0, 5)
