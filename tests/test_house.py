@@ -74,7 +74,7 @@ def row(name: str) -> int:
 def tree(path: Path) -> ast.Module:
     """A module without what only a type checker reads."""
     module = ast.parse(path.read_text(encoding="utf-8"))
-    for node in density.nodes_of(module):
+    for node in module.body:
         if (
             isinstance(node, ast.If)
             and isinstance(node.test, ast.Name)
