@@ -131,17 +131,14 @@ def _huffman_sums(
     """Yield (channel, accumulators, output offset) of each kernel on V8, which works on codes less
     128 and places outputs by their channel.
     """
-    height, width = v["out_image_y_size"], v["out_image_x_size"]
+    kernel_h, kernel_w = v["kernel_y_size"], v["kernel_xy_size"]
+    windows = np.lib.stride_tricks.sliding_window_view(image - 128, (kernel_h, kernel_w), (1, 2))
     for channel, bias, weights in device_v8.kernels(buffer, v, chip["nn_cores"]):
-        sums, at = np.full((height, width), bias, np.int64), iter(weights)
-        planes = image
+        planes = windows
         if v["depthwise"]:
-            planes = image[channel : channel + 1]
-        for plane in planes:
-            for row in range(v["kernel_y_size"]):
-                for column in range(v["kernel_xy_size"]):
-                    window = plane[row : row + height, column : column + width]
-                    sums += (next(at) - v["coef_zero_point"]) * (window - 128)
+            planes = windows[channel : channel + 1]
+        kernel = np.reshape(weights, (len(planes), kernel_h, kernel_w)) - v["coef_zero_point"]
+        sums = bias + np.einsum("phw,pyxhw->yx", kernel, planes)
         yield channel, sums, channel * v["out_image_y_stride"] * v["out_image_x_stride"]
 
 
@@ -259,12 +256,11 @@ def _superblock(
 ) -> list[tuple[Array, int]]:
     """Return (accumulators, output offset) of the kernels that are resident together.
 
-    Each weight is read from the stream once and applied to all outputs of its kernel.
+    Each weight is read from the stream once, then applied to all outputs of its kernel.
     """
     planes, kernel_h, kernel_w = v["kernel_z_size"], v["kernel_y_size"], v["kernel_xy_size"]
-    height, width = v["out_image_y_size"], v["out_image_x_size"]
-    sums = [np.zeros((height, width), np.int64) for _ in range(share)]
-    offsets = [0] * share
+    codes: list[list[int]] = [[] for _ in range(share)]  # of each kernel, in stream order
+    biases, offsets = [0] * share, [0] * share
     at_once = 1
     if kernel_h == kernel_w == 1 and v["out_image_z_size"] > 8 and not weights.vendor:
         at_once = 6
@@ -273,17 +269,23 @@ def _superblock(
         group = range(first, min(first + at_once, planes))
         for k in range(share):
             for plane in group:
-                for row, column in cells:
-                    weight = weights.next() - v["coef_zero_point"]
-                    sums[k] += weight * image[plane, row : row + height, column : column + width]
-                    if plane == row == column == 0:
-                        sums[k] += weights.bias()
+                codes[k].append(weights.next())
+                if plane == 0:
+                    biases[k] = weights.bias()
+                codes[k] += [weights.next() for _ in cells[1:]]
             if group[-1] == planes - 1:
                 offsets[k] = weights.offset()
         if last and planes > 1 and at_once == 1 and not weights.vendor:
             weights.stop()
     if last:
         weights.stop()
+    rows, columns = np.transpose(cells)
+    kernels = np.zeros((share, planes, kernel_h, kernel_w), np.int64)
+    kernels[:, :, rows, columns] = np.reshape(codes, (share, planes, -1))
+    kernels -= v["coef_zero_point"]
+    windows = np.lib.stride_tricks.sliding_window_view(image, (kernel_h, kernel_w), (1, 2))
+    sums = np.einsum("kphw,pyxhw->kyx", kernels, windows)
+    sums += np.array(biases)[:, None, None]
     return list(zip(sums, offsets, strict=True))
 
 
@@ -356,16 +358,17 @@ def requantized(accumulators: Array, v: Values, bits: int = 15) -> Array:
     low = 0
     if v["relu"]:
         low = v["out_zero_point"]
-    out = np.zeros(accumulators.shape, np.uint8)
-    for place, accumulator in np.ndenumerate(accumulators):
-        product, unit = wrapped(int(accumulator)) * multiplier, 2**shift
-        whole, rest = product // unit, product % unit
-        if v["rounding_mode"] == 0:  # toward zero
-            whole += int(product < 0 and rest > 0)
-        elif 2 * rest > unit or (2 * rest == unit and whole % 2):  # to nearest, ties to even
-            whole += 1
-        out[place] = min(max(whole + v["out_zero_point"], low), 255)
-    return out
+    # A product has at most 31 + 24 bits, so int64 is exact, and a shift by 62 gives what any larger
+    # one gives.
+    shift = min(shift, 62)
+    product, unit = wrapped(accumulators) * multiplier, 2**shift
+    whole, below = product >> shift, product & (unit - 1)
+    above = unit - below
+    if v["rounding_mode"] == 0:  # toward zero
+        whole += (product < 0) & (below > 0)
+    else:  # to nearest, ties to even
+        whole += (below > above) | ((below == above) & (whole % 2 == 1))
+    return np.clip(whole + v["out_zero_point"], low, 255).astype(np.uint8)
 
 
 def _store(flat: Array, tile: Array, offset: int, v: Values) -> None:

@@ -7,6 +7,7 @@ import re
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,10 @@ from test_vivante_coefficients import vendor
 import npulab
 import npulab.layout
 from npulab.captures.target import GUESS, Hang, Target, Unsupported
+from npulab.npus.kit import wrapped
 from npulab.npus.vivante import coefficients, lifting
 from npulab.npus.vivante.lowering import coded_chip
+from npulab.npus.vivante.simulate import requantized
 
 Q = npulab.QuantParams
 CORES = {A311D: 8, IMX8MP: 6}
@@ -795,3 +798,31 @@ def test_folders_and_the_shell(chip: str, vivante: Target, tmp_path: Path, run: 
 
 
 # Layouts of weight buffers
+
+
+def plainly_requantized(accumulator: int, v: dict[str, int], bits: int) -> int:
+    """One output code by the definition, in Python's integers."""
+    product = wrapped(accumulator) * (2**bits + v["post_multiplier"])
+    exact = Fraction(product, 2 ** (v["post_shift"] + bits * (bits > 15)))
+    whole = round(exact)
+    if v["rounding_mode"] == 0:
+        whole = int(exact)
+    low = v["out_zero_point"] * v["relu"]
+    return min(max(whole + v["out_zero_point"], low), 255)
+
+
+@pytest.mark.parametrize("bits", [15, 23])
+def test_the_device_requantizes_as_by_the_definition(bits: int) -> None:
+    """Any multiplier and any shift of the 7 bits of its field, ties among them."""
+    random = np.random.default_rng(bits)
+    for n in range(300):
+        v = {
+            "post_multiplier": int(random.integers(2**bits)) * (n % 3 > 0),
+            "post_shift": int(random.integers((128, 30)[n % 2])),
+            "out_zero_point": int(random.integers(256)),
+            "relu": n % 2,
+            "rounding_mode": n // 2 % 2,
+        }
+        sums = random.integers(-(2 ** (n % 36)), 2 ** (n % 36), 4) * 2 ** (n % 13)
+        wanted = [plainly_requantized(int(each), v, bits) for each in sums]
+        assert requantized(sums, v, bits).tolist() == wanted, (sums, v)
