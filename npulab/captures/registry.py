@@ -74,8 +74,8 @@ def targets() -> list[str]:
     >>> "vivante" in targets()
     True
     """
-    names = {code.name for code in _points()}
-    for folder in (HERE, *_local()):
+    names = {code.name for code in _points()} | _shipped()
+    for folder in _local():
         names.update(_folders(folder))
     return sorted(names)
 
@@ -266,18 +266,22 @@ def _local() -> list[Path]:
 
 def _code(name: str) -> Code | None:
     """The place of a target's code; None if no target has this name."""
-    for folder in (HERE, *_local()):
+    if name in _shipped():
+        return Code(name, HERE / name, False)
+    for folder in _local():
         if name in _folders(folder):
-            return Code(name, folder / name, folder != HERE)
+            return Code(name, folder / name, True)
     return next((code for code in _points() if code.name == name), None)
 
 
+@cache
+def _shipped() -> set[str]:
+    """The names of npulab's own targets."""
+    return {*_folders(HERE)} - {*SHARED}
+
+
 def _folders(where: Path) -> list[str]:
-    return [
-        path.parent.name
-        for path in where.glob("*/__init__.py")
-        if where != HERE or path.parent.name not in SHARED
-    ]
+    return [path.parent.name for path in where.glob("*/__init__.py")]
 
 
 def _load_rules(of: str) -> None:
