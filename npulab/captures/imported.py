@@ -75,11 +75,20 @@ class _Guard:
 
 def _asked_by_trusted(frame: FrameType | None) -> bool:
     """True if trusted code (a file or folder given to ``watch``) is among the callers."""
+    files = set()
     while frame is not None:
-        file = frame.f_code.co_filename
-        if any(file == place or file.startswith(f"{place}{os.sep}") for place in _watched):
-            return True
+        files.add(frame.f_code.co_filename)
         frame = frame.f_back
+    return any(map(_is_watched, files))
+
+
+def _is_watched(file: str) -> bool:
+    """True for a file that was given to ``watch``, and for one in a folder that was."""
+    place = file
+    while place:
+        if place in _watched:
+            return True
+        place = place.rpartition(os.sep)[0]
     return False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,14 @@ def declare(add: Add, command: str) -> None:
     """Add the options and arguments of a command to a parser; ``add`` is its method
     ``add_argument``.
     """
-    for row in read_table(Path(__file__).with_name("options.csv")):
+    for row in _rows():
         if command in row["commands"].split():
             add(row["option"], **_settings(row))
+
+
+@cache
+def _rows() -> list[dict[str, str]]:
+    return read_table(Path(__file__).with_name("options.csv"))
 
 
 def _settings(row: dict[str, str]) -> dict[str, Any]:
