@@ -131,13 +131,12 @@ def _huffman_sums(
     """Yield (channel, accumulators, output offset) of each kernel on V8, which works on codes less
     128 and places outputs by their channel.
     """
-    kernel_h, kernel_w = v["kernel_y_size"], v["kernel_xy_size"]
-    windows = np.lib.stride_tricks.sliding_window_view(image - 128, (kernel_h, kernel_w), (1, 2))
+    windows = _windows(image - 128, v)
     for channel, bias, weights in device_v8.kernels(buffer, v, chip["nn_cores"]):
         planes = windows
         if v["depthwise"]:
             planes = windows[channel : channel + 1]
-        kernel = np.reshape(weights, (len(planes), kernel_h, kernel_w)) - v["coef_zero_point"]
+        kernel = np.reshape(weights, (-1, *windows.shape[3:])) - v["coef_zero_point"]
         sums = bias + np.einsum("phw,pyxhw->yx", kernel, planes)
         yield channel, sums, channel * v["out_image_y_stride"] * v["out_image_x_stride"]
 
@@ -269,10 +268,10 @@ def _superblock(
         group = range(first, min(first + at_once, planes))
         for k in range(share):
             for plane in group:
-                codes[k].append(weights.next())
-                if plane == 0:
-                    biases[k] = weights.bias()
-                codes[k] += [weights.next() for _ in cells[1:]]
+                for cell in cells:
+                    codes[k].append(weights.next())
+                    if plane == 0 and cell == (0, 0):
+                        biases[k] = weights.bias()
             if group[-1] == planes - 1:
                 offsets[k] = weights.offset()
         if last and planes > 1 and at_once == 1 and not weights.vendor:
@@ -283,10 +282,18 @@ def _superblock(
     kernels = np.zeros((share, planes, kernel_h, kernel_w), np.int64)
     kernels[:, :, rows, columns] = np.reshape(codes, (share, planes, -1))
     kernels -= v["coef_zero_point"]
-    windows = np.lib.stride_tricks.sliding_window_view(image, (kernel_h, kernel_w), (1, 2))
-    sums = np.einsum("kphw,pyxhw->kyx", kernels, windows)
+    sums = np.einsum("kphw,pyxhw->kyx", kernels, _windows(image, v))
     sums += np.array(biases)[:, None, None]
     return list(zip(sums, offsets, strict=True))
+
+
+def _windows(image: Array, v: Values) -> Array:
+    """Return the windows of all outputs, ``(planes, rows, columns, kernel rows, kernel columns)``.
+
+    They are views of the image, so they take no memory.
+    """
+    size = v["kernel_y_size"], v["kernel_xy_size"]
+    return np.lib.stride_tricks.sliding_window_view(image, size, (1, 2))
 
 
 def _cells(
