@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -251,17 +252,16 @@ def seen_itself(kind: str, k: int, rate: float) -> float:
     return (1 + members) / capacity(rate)
 
 
-SAMPLE = [("and", 1, 0.05), ("or", 2, 0.02), ("beside", 3, 0.0)]
-
-
-def test_culprits_among_130_fields_that_differ() -> None:
-    """One of a kind and rate, by name; what runs are needed on average is counted in
-    ``test_bisection``.
-    """
-    for number, (kind, k, rate) in enumerate(SAMPLE):
-        ((queries, right),) = run_cell(kind, k, rate, [100 + number])
-        assert right, (kind, k, rate)
-        assert queries < 3 * bound(k, rate), (kind, k, rate)
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("kind", "k", "rate", "seed"),
+    [("and", 1, 0.05, 100), ("or", 2, 0.02, 101), ("beside", 3, 0.0, 102)],
+)
+def test_culprits_among_130_fields_that_differ(kind: str, k: int, rate: float, seed: int) -> None:
+    """One of a kind and rate; what runs are needed on average is counted in ``test_bisection``."""
+    ((queries, right),) = run_cell(kind, k, rate, [seed])
+    assert right
+    assert queries < 3 * bound(k, rate)
 
 
 @pytest.mark.long
@@ -278,28 +278,9 @@ def test_culprits_among_130_fields_the_whole_table(kind: str, k: int, rate: floa
     assert queries.mean() <= allowed + error, (queries.mean(), allowed)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("rate", RATES)
-def test_98_of_100_are_right_and_cost_what_they_may(rate: float) -> None:
-    """Over the kinds that are listed, 20 each: no allowance for luck."""
-    told = {
-        (kind, k): run_cell(kind, k, rate, range(1000, 1000 + TRIALS)) for kind, k in CELLS if k < 5
-    }
-    everything = [right for cell in told.values() for _, right in cell]
-    assert np.mean(everything) >= 0.98
-    shares = []
-    for (kind, k), cell in told.items():
-        mean = np.mean([queries for queries, _ in cell])
-        allowed = 1.3 * bound(k, rate) + seen_itself(kind, k, rate)
-        assert mean <= 1.05 * allowed, (kind, k, rate)
-        shares.append(mean / allowed)
-    assert np.mean(shares) <= 1
-
-
 @pytest.mark.parametrize(
     ("rate", "seeds"),
     [
-        (0.0, 1),
         (0.1, 1),
         *(pytest.param(rate, 3, marks=pytest.mark.long) for rate in (0.0, 0.05, 0.1, 0.2)),
     ],
@@ -321,7 +302,9 @@ def test_other_numbers_of_fields_and_other_flake_rates(rate: float, seeds: int) 
     assert len(wrong) <= seeds, wrong
 
 
-@pytest.mark.parametrize("certainty", [0.9, 0.99, 0.9999])
+@pytest.mark.parametrize(
+    "certainty", [0.9999, *(pytest.param(one, marks=pytest.mark.long) for one in (0.9, 0.99))]
+)
 def test_the_end_is_at_the_stated_certainty(certainty: float) -> None:
     of = pair(12)
     queries = []
@@ -474,13 +457,11 @@ def run_torn(
     return fields_of(found) == wanted, oracle.hangs
 
 
-@pytest.mark.parametrize("h", [2, 5, 10])
-def test_pairs_that_hang_when_torn_are_known(h: int) -> None:
+def test_pairs_that_hang_when_torn_are_known() -> None:
+    kinds = [("and", 1, False), ("and", 2, True), ("or", 2, False)]
     told = [
-        run_torn(36, h, kind, k, seed, True, inside)
-        for seed, (kind, k, inside) in enumerate(
-            [("and", 1, False), ("and", 2, True), ("or", 2, False)]
-        )
+        run_torn(36, 10, kind, k, seed, True, inside)
+        for seed, (kind, k, inside) in enumerate(kinds)
     ]
     assert all(right for right, _ in told)
     assert np.mean([hangs for _, hangs in told]) <= 3
@@ -542,7 +523,7 @@ def test_a_guilty_unit_whose_parts_hang_alone_is_named_by_its_fields() -> None:
     assert found.queries <= 20
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rate", [0.0, 0.05])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_guilty_units_that_hang_whenever_they_are_torn(size: int, rate: float) -> None:
@@ -624,7 +605,7 @@ def test_one_field_hangs_and_another_fails(symptom: str | None) -> None:
         assert seen.count("hang") <= 15
 
 
-@pytest.mark.parametrize("seeds", [4, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_a_board_that_hangs_by_chance(seeds: int) -> None:
     """One run in twenty hangs whatever is tried, and the flake rate says as much."""
     right = 0
@@ -643,7 +624,7 @@ def test_a_board_that_hangs_by_chance(seeds: int) -> None:
         )
         assert found.done
         right += fields_of(found) == {"q003", "q009"}
-    assert right >= seeds - 1
+    assert right >= seeds - (seeds > 2)
 
 
 def test_a_limit_of_hangs_ends_it() -> None:
@@ -883,7 +864,7 @@ def test_an_order_that_breaks_it_is_named() -> None:
     assert mix(good, bad, keys).jobs == bad.jobs
 
 
-@pytest.mark.parametrize("share", [0.08, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("share", [0.03, pytest.param(1, marks=pytest.mark.long)])
 def test_all_of_a_recorded_job_is_that_job(captures: npulab.CaptureSet, share: float) -> None:
     """Any two captures that were recorded or simulated here, addresses and all."""
     rng = np.random.default_rng(2)
@@ -976,32 +957,21 @@ def state_of(session: Bisection) -> tuple[Any, ...]:
     )
 
 
-def test_the_same_seed_asks_the_same(tmp_path: Path) -> None:
-    of = pair(16)
-    (one, first), (other, second) = (told_by(of, ["q003", "q009"], None, seed=4) for _ in range(2))
-    assert first.seen == second.seen
-    assert (one.culprits, one.certainty, one.sentence) == (
-        other.culprits,
-        other.certainty,
-        other.sentence,
-    )
-    _, third = told_by(of, ["q003", "q009"], None, seed=5)
-    assert third.seen != first.seen
-
-
 def test_another_process_asks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    """The order of sets of texts is another one there."""
+    """The order of sets of texts is another one there; another seed asks other trials."""
     code = """
 from npulab.captures.capture import Capture, Job
 from npulab.analysis.bisect import Bisection
 from npulab.registers.map import RegisterMap
 registers = RegisterMap([dict(block="NN", field=f"f{n}", lsb=n, width=1) for n in range(30)])
 good, bad = (Capture(name, "demo", "x", (Job("NN", [word]),), maps={"NN": registers}) for name, word in (("g", 0), ("b", 2 ** 30 - 1)))
-session = Bisection(good, bad, flake_rate=0.02, units=[["f3", "f9"], ["f12", "f20", "f1"]])
-while (trial := session.trial) is not None:
-    print(trial.names, trial.reason)
-    session.tell("fail" if int(trial.capture.words[0]) // 2 ** 20 % 2 else "pass")
-print(session.result)
+for seed in 4, 5:
+    session = Bisection(good, bad, flake_rate=0.02, units=[["f3", "f9"], ["f12", "f20", "f1"]], seed=seed)
+    while (trial := session.trial) is not None:
+        print(trial.names, trial.reason)
+        session.tell("fail" if int(trial.capture.words[0]) // 2 ** 20 % 2 else "pass")
+    print(session.result)
+    print("END")
 """
     exec(code, {})
     said = capsys.readouterr().out
@@ -1015,7 +985,9 @@ print(session.result)
         env={**os.environ, "PYTHONHASHSEED": seed},
     )
     assert other.stdout == said
-    assert "f20" in said.splitlines()[-1]
+    first, second, _ = said.split("END\n")
+    assert first != second
+    assert "f20" in first.splitlines()[-1]
 
 
 def test_a_journal_cut_anywhere_is_resumed_where_it_ends(tmp_path: Path) -> None:
@@ -1031,6 +1003,7 @@ def test_a_journal_cut_anywhere_is_resumed_where_it_ends(tmp_path: Path) -> None
         assert session.queries == kept
         if kept == found.queries:
             assert session.done
+            assert session.result.sentence == found.sentence
             break
         trial = session.trial
         assert trial is not None
@@ -1044,18 +1017,8 @@ def test_a_journal_cut_anywhere_is_resumed_where_it_ends(tmp_path: Path) -> None
     assert [(trial.subset, trial.outcome) for trial in Journal.read(cut)] == [
         (trial.subset, trial.outcome) for trial in Journal.read(path)
     ]
-    nothing = bisect_fields(
-        of.good,
-        of.bad,
-        lambda capture: pytest.fail("it was run again"),
-        flake_rate=0.05,
-        journal=path,
-    )
-    assert (nothing.culprits, nothing.certainty, nothing.sentence) == (
-        found.culprits,
-        found.certainty,
-        found.sentence,
-    )
+    with pytest.raises(ValueError, match="done"):
+        session.tell("pass")
 
 
 def test_the_head_of_a_journal_cut_off_is_no_verdict_lost(tmp_path: Path) -> None:
@@ -1092,23 +1055,6 @@ def test_undo_is_as_if_it_was_never_told(tmp_path: Path) -> None:
     for count in (0, -1, session.queries + 1):
         refused(lambda count=count: session.undo(count), "undo")
         assert state_of(session) == states[-1]
-
-
-def test_undo_past_the_end_goes_on_from_there() -> None:
-    of = pair(12, 5)
-    session = Bisection(of.good, of.bad)
-    oracle = Planted(of, truth("and", ["q007"]))
-    while session.trial is not None:
-        session.tell(oracle(session.trial.capture))
-    assert fields_of(session.result) == {"q007"}
-    with pytest.raises(ValueError, match="done"):
-        session.tell("pass")
-    session.undo(session.queries)
-    assert not session.done
-    other = Planted(of, truth("or", ["q001", "q002"]))
-    while session.trial is not None:
-        session.tell(other(session.trial.capture))
-    assert fields_of(session.result) == {"q001", "q002"}
 
 
 def test_asked_again_is_the_same_trial_and_both_count() -> None:
@@ -1250,21 +1196,7 @@ def test_a_killed_process_loses_no_verdict(tmp_path: Path, where: str, kept: int
 
 @pytest.mark.parametrize(
     "nonsense",
-    [
-        None,
-        True,
-        0,
-        1.0,
-        "PASS",
-        "passed",
-        "",
-        "pass ",
-        b"pass",
-        ["pass"],
-        {},
-        "ok\nfail",
-        object(),
-    ],
+    [None, True, "PASS", "", b"pass", ["pass"], "ok\nfail", object()],
 )
 def test_an_oracle_that_talks_nonsense_is_refused_and_not_written_down(
     tmp_path: Path, nonsense: Any
@@ -1285,7 +1217,7 @@ def test_an_oracle_that_talks_nonsense_is_refused_and_not_written_down(
 
 @pytest.mark.parametrize(
     "error",
-    [OSError("board"), KeyboardInterrupt(), RuntimeError("x"), StopIteration(), SystemExit(3)],
+    [OSError("board"), KeyboardInterrupt(), StopIteration()],
 )
 def test_an_oracle_that_raises_is_no_verdict(tmp_path: Path, error: BaseException) -> None:
     of = pair(14)
@@ -1301,11 +1233,6 @@ def test_an_oracle_that_raises_is_no_verdict(tmp_path: Path, error: BaseExceptio
         bisect_fields(of.good, of.bad, breaks, journal=path)
     assert raised.value is error
     assert len(Journal.read(path)) == 4
-    whole = Planted(of, truth("and", ["q003", "q009"]))
-    bisect_fields(of.good, of.bad, whole)
-    rest = Planted(of, truth("and", ["q003", "q009"]))
-    assert fields_of(bisect_fields(of.good, of.bad, rest, journal=path)) == {"q003", "q009"}
-    assert rest.seen == whole.seen[4:]
 
 
 def test_an_oracle_that_changes_its_capture_changes_nothing_else() -> None:
@@ -1322,17 +1249,12 @@ def test_an_oracle_that_changes_its_capture_changes_nothing_else() -> None:
 
 WRONG = [
     {"flake_rate": 0.5},
-    {"flake_rate": 0.7},
     {"flake_rate": -0.01},
     {"flake_rate": math.nan},
     {"flake_rate": "x"},
-    {"certainty": 0.0},
     {"certainty": 0.1},
     {"certainty": 1.5},
-    {"certainty": -1},
-    {"certainty": math.nan},
     {"certainty": "x"},
-    {"symptom": "crash"},
     {"symptom": "pass"},
     {"units": ["q001"]},
     {"units": "q001"},
@@ -1412,16 +1334,11 @@ def test_the_result_is_a_sentence_a_diff_and_what_it_cost() -> None:
     assert "\n" not in repr(found)
 
 
-def test_stop_gives_what_is_known_so_far(tmp_path: Path) -> None:
+def test_stop_gives_what_is_known_so_far() -> None:
     of = pair(16, 8)
     oracle = Planted(of, truth("and", ["q003", "q009"]))
-    path = tmp_path / "j.jsonl"
-    found = bisect_fields(of.good, of.bad, oracle, stop=lambda: len(oracle.seen) == 3, journal=path)
-    assert not found.done
-    assert found.culprits == ()
-    assert found.queries == 3
-    rest = bisect_fields(of.good, of.bad, oracle, journal=path)
-    assert fields_of(rest) == {"q003", "q009"}
+    found = bisect_fields(of.good, of.bad, oracle, stop=lambda: len(oracle.seen) == 3)
+    assert (found.queries, found.done, found.culprits) == (3, False, ())
     none = bisect_fields(of.good, of.bad, oracle, stop=lambda: True)
     assert (none.queries, none.done) == (0, False)
 
@@ -1468,39 +1385,6 @@ IGNORED = (
 )
 
 
-def vivante_pair(
-    guilty: dict[str, int], uniform: bool = False
-) -> tuple[Capture, Capture, list[str]]:
-    """A job that works, and one that differs in every field the device does not look at, and in
-    the ``guilty``.
-    """
-    good = npulab.load(CAPTURES / "vivante" / "sim-1x1")
-    if uniform:
-        border = good.values["in_image_border_const"]
-        good = npulab.Simulated().record(
-            good.with_buffers(input=bytes([border]) * len(good.buffers["input"]))
-        )
-    registers = good.maps["NN"]
-    judge = npulab.Simulated(good.buffers["output"])
-    assert judge(good) == "pass"
-    words, changed = good.words.copy(), []
-    for item in registers:
-        if (
-            item.address
-            or item.name in {**guilty, **SHIFTED}
-            or not (item.automatic or item.name in IGNORED)
-        ):
-            continue
-        item.insert(words, (int(item.extract(good.words)) + 1) % 2**item.width)
-        changed.append(item.name)
-    noise = good.with_words(words)
-    assert judge(noise) == "pass"
-    bad = noise.with_fields(**guilty)
-    assert judge(bad) != "pass"
-    assert len(npulab.diff(good, bad)) >= 40
-    return good, dataclasses.replace(bad, name="bad", buffers=good.buffers), changed
-
-
 VIVANTE = {
     "single": ({"relu": 1}, False),
     "pair": (SHIFTED, True),
@@ -1508,10 +1392,36 @@ VIVANTE = {
 }
 
 
+@functools.cache
+def vivante_pair(which: str) -> tuple[Capture, Capture]:
+    """A job that works, and one that differs in every field the device does not look at, and in
+    the guilty ones of ``VIVANTE``.
+    """
+    guilty, uniform = VIVANTE[which]
+    good = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    if uniform:
+        border = good.values["in_image_border_const"]
+        good = npulab.Simulated().record(
+            good.with_buffers(input=bytes([border]) * len(good.buffers["input"]))
+        )
+    judge = npulab.Simulated(good.buffers["output"])
+    words = good.words.copy()
+    kept = {**guilty, **SHIFTED}
+    for item in good.maps["NN"]:
+        unseen = item.automatic or item.name in IGNORED
+        if unseen and not item.address and item.name not in kept:
+            item.insert(words, (int(item.extract(good.words)) + 1) % 2**item.width)
+    noise = good.with_words(words)
+    assert judge(noise) == "pass"
+    bad = noise.with_fields(**guilty)
+    assert len(npulab.diff(good, bad)) >= 40
+    return good, dataclasses.replace(bad, name="bad", buffers=good.buffers)
+
+
 @pytest.mark.parametrize("which", VIVANTE)
 def test_the_simulated_vivante_device(which: str) -> None:
-    guilty, uniform = VIVANTE[which]
-    good, bad, _ = vivante_pair(guilty, uniform)
+    guilty, _ = VIVANTE[which]
+    good, bad = vivante_pair(which)
     device = npulab.Simulated(good.buffers["output"])
     if which == "pair":
         assert [device(good.with_fields(**{name: value})) for name, value in guilty.items()] == [
@@ -1529,35 +1439,20 @@ def test_the_simulated_vivante_device(which: str) -> None:
         assert capture.changed
 
 
-def test_the_script_shows_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good, bad, _ = vivante_pair(*VIVANTE["pair"])
-    npulab.save(good, tmp_path / "good")
-    npulab.save(bad, tmp_path / "it's bad")
-    found = bisect_fields(good, bad, npulab.Simulated(good.buffers["output"]))
-    script = found.script(str(tmp_path / "good"), str(tmp_path / "it's bad"))
-    assert found.sentence in script
-    exec(script, {})
-    first, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith("pass")
-    assert len(rest) == len(found.groups) == 1
-    assert rest[0].startswith("fail")
-    assert all(name in rest[0] for name in SHIFTED)
-
-
 def test_the_script_runs_from_where_the_captures_were_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = tmp_path / "mine"
-    (home / "notebooks").mkdir(parents=True)
+    (tmp_path / "notebooks").mkdir()
     for name in ("sim-3x3-same", "sim-other-driver"):
-        shutil.copytree(CAPTURES / "vivante" / name, home / "own" / name)
-    monkeypatch.chdir(home / "notebooks")
-    found = npulab.bisect_fields(
-        npulab.load("../own/sim-3x3-same"),
-        npulab.load("../own/sim-other-driver"),
+        shutil.copytree(CAPTURES / "vivante" / name, tmp_path / "it's own" / name)
+    monkeypatch.chdir(tmp_path / "notebooks")
+    found = bisect_fields(
+        npulab.load("../it's own/sim-3x3-same"),
+        npulab.load("../it's own/sim-other-driver"),
         npulab.Simulated(),
     )
-    assert "npulab.load('../own/sim-3x3-same')" in found.script()
+    assert """npulab.load("../it's own/sim-3x3-same")""" in found.script()
+    assert found.sentence in found.script()
     exec(found.script(), {})
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["pass", "fail", "fail"]
@@ -1608,52 +1503,24 @@ def program(tmp_path: Path, hangs: int | None) -> Command:
 
 
 def test_a_separate_program_that_errs_and_hangs(tmp_path: Path) -> None:
-    good, bad, _ = vivante_pair({"relu": 1})
-    found = bisect_fields(good, bad, program(tmp_path, None), flake_rate=0.05)
-    assert fields_of(found) == {"relu"}
-    assert len((tmp_path / "turns").read_bytes()) == found.queries
-    good, bad, _ = vivante_pair({"layer_type": 1})
-    assert good.values["layer_type"] == 0
+    good, bad = vivante_pair("hang")
     found = bisect_fields(good, bad, program(tmp_path, 1), symptom="hang", certainty=0.9)
     assert fields_of(found) == {"layer_type"}
     assert 1 <= found.hangs <= found.queries <= 14
+    assert len((tmp_path / "turns").read_bytes()) == found.queries
 
 
 # ------------------------------------------------------------------------------------------------------
 # the shell
 
 
-def saved(tmp_path: Path, which: str) -> list[str]:
-    good, bad, _ = vivante_pair(*VIVANTE[which])
-    paths = [tmp_path / name for name in ("good", "bad")]
-    for capture, path in zip((good, bad), paths, strict=True):
-        npulab.save(capture, path)
-    return list(map(str, paths))
-
-
-@pytest.mark.parametrize("which", VIVANTE)
-def test_the_shell_finds_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str
-) -> None:
-    paths = saved(tmp_path, which)
-    journal = tmp_path / "j.jsonl"
-    assert (
-        cli.main(["bisect", *paths, "--device", "simulated", "--resume", str(journal), "--json"])
-        == 0
-    )
-    (line,) = capsys.readouterr().out.splitlines()
-    told = json.loads(line)
-    assert {culprit[3] for culprit in told["culprits"]} == set(VIVANTE[which][0])
-    assert told["queries"] == len(Journal.read(journal))
-    before = journal.read_bytes()
-    assert cli.main(["bisect", *paths, "--device", "simulated", "--resume", str(journal)]) == 0
-    out = capsys.readouterr().out
-    assert journal.read_bytes() == before
-    assert all(name in out for name in VIVANTE[which][0])
+def saved(tmp_path: Path) -> list[str]:
+    good, bad = vivante_pair("single")
+    return [str(npulab.save(good, tmp_path / "good")), str(npulab.save(bad, tmp_path / "bad"))]
 
 
 def test_the_shell_takes_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = saved(tmp_path, "single")
+    paths = saved(tmp_path)
     device = program(tmp_path, None)
     (tmp_path / "turns").write_bytes(b"." * 100)
     text = "command:" + " ".join(device.program)
@@ -1667,22 +1534,16 @@ def test_the_shell_takes_a_program(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     "wrong",
     [
-        ["--device", "toaster"],
         ["--device", "command:"],
-        ["--device", "command:/no/such/program"],
-        ["--device", ""],
         [],
         ["--device", "simulated", "--flake", "0.5"],
-        ["--device", "simulated", "--flake", "x"],
-        ["--device", "simulated", "--certainty", "2"],
         ["--device", "simulated", "--resume", "/no/such/folder/j"],
-        ["--device", "simulated", "--unit", "nosuch,relu"],
     ],
 )
 def test_the_shell_refuses_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str]
 ) -> None:
-    paths = saved(tmp_path, "single")
+    paths = saved(tmp_path)
     try:
         status = cli.main(["bisect", *paths, *wrong])
     except SystemExit as end:
@@ -1697,7 +1558,7 @@ def test_the_shell_refuses_in_one_sentence(
 def test_the_shell_refuses_captures_that_are_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = saved(tmp_path, "single")
+    paths = saved(tmp_path)
     for good, bad in (
         (paths[0], str(tmp_path / "nosuch")),
         (str(tmp_path / "nosuch"), paths[1]),
