@@ -5,6 +5,7 @@ and nothing else is.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -16,6 +17,7 @@ import pytest
 
 import npulab
 from npulab import cli
+from npulab.analysis import mismatch
 from npulab.analysis.mismatch.hypotheses import COLUMNS, summary_lines
 from npulab.quant.emulate import ENGINES
 from npulab.quant.layers import Add, FullyConnected
@@ -30,6 +32,11 @@ ROUND: dict[str, Callable[[Fraction], int]] = {
     "floor": lambda v: v.__floor__(),
     "toward-zero": lambda v: v.__trunc__(),
 }
+SUMS: dict[str, Callable[[int], int]] = {
+    "exact": int,
+    "wrapped": lambda n: (n + 2**15) % 2**16 - 2**15,
+    "saturated": lambda n: min(max(n, -(2**15)), 2**15 - 1),
+}
 
 
 def plain(
@@ -42,8 +49,8 @@ def plain(
     dilation: tuple[int, int] = (1, 1),
     border: int | None = None,
     rounding: str = "half-even",
-    sums: Callable[[int], int] = int,
-    clamp: Callable[[int], int] = lambda q: min(max(q, 0), 255),
+    sums: str = "exact",
+    clamp: tuple[int, int] | None = (0, 255),
     size: tuple[int, int] | None = None,
     mode: str = "constant",
     shift: int = SHIFT,
@@ -60,8 +67,11 @@ def plain(
         r, c = i * stride[0], j * stride[1]
         window = image[r : r + span[0] : dilation[0], c : c + span[1] : dilation[1]]
         for o in range(len(kernel)):
-            total = sums(int((window * kernel[o]).sum()) + int(bias[o]))
-            out[i, j, o] = clamp(ROUND[rounding](Fraction(total, 2**shift)) + zy) % 256
+            total = SUMS[sums](int((window * kernel[o]).sum()) + int(bias[o]))
+            code = ROUND[rounding](Fraction(total, 2**shift)) + zy
+            if clamp:
+                code = min(max(code, clamp[0]), clamp[1])
+            out[i, j, o] = code % 256
     return out
 
 
@@ -88,25 +98,43 @@ def layer(**changed: Any) -> npulab.Conv2D:
 
 
 def planted(
-    x: np.ndarray = X,
-    weights: np.ndarray = WEIGHTS,
+    weights: Any = WEIGHTS,
     bias: Any = BIAS,
-    zeros: tuple[int, int, int] = ZEROS,
+    zeros: Any = ZEROS,
     pads: Any = PADS,
-    stride: tuple[int, int] = (2, 2),
+    start: tuple[int, int] = (0, 0),
+    x: Any = "",
+    output: Any = "",
+    xor: int = 0,
     **options: Any,
 ) -> np.ndarray:
-    return plain(x, weights, bias, zeros, pads, stride, **options)
+    """The output of the layer with changes: of its input, weights and output an order, of ``moved``;
+    ``start``, the row and column where the input begins.
+    """
+    if isinstance(weights, str):
+        weights = moved(WEIGHTS, weights)
+    image = moved(X, x)[start[0] :, start[1] :]
+    out = plain(image, weights, bias, zeros, pads, (2, 2), **options)
+    return np.ascontiguousarray(moved(out, output)) ^ np.uint8(xor)
 
 
-def off(which: int, step: int) -> tuple[int, int, int]:
-    zeros = list(ZEROS)
-    zeros[which] += step
-    return zeros[0], zeros[1], zeros[2]
-
-
-def low(value: int) -> Callable[[int], int]:
-    return lambda q: min(max(q, value), 255)
+def moved(a: np.ndarray, order: Any) -> np.ndarray:
+    """An image, or each of many, with its channels in the order of a list, or as a name says."""
+    *_, height, width, channels = a.shape
+    if order == "rows":
+        return a[..., ::-1, :, :]
+    if order == "columns":
+        return a[..., ::-1, :]
+    if order == "both":
+        return a[..., ::-1, ::-1, :]
+    if order == "swapped":
+        return a.swapaxes(-3, -2)
+    if order == "planes":
+        return np.moveaxis(a, -1, -3).reshape(a.shape)
+    if order == "pixels":
+        planes = a.reshape(*a.shape[:-3], channels, height, width)
+        return np.moveaxis(planes, -3, -1)
+    return a[..., order] if order else a
 
 
 SHARED = {  # names of one function: with pads (0, 1) and stride 2, of uint8 codes, of 4 channels
@@ -119,65 +147,71 @@ SHARED = {  # names of one function: with pads (0, 1) and stride 2, of uint8 cod
     "activation relu": {"saturated before the zero point"},
     "input channels interleaved by 2": {"input channels 1 and 2 exchanged"},
 }
-# kind | change | the planted output
+# kind | change | what is planted
 PLANTS = """
-zero point | input zero point +1 | planted(zeros=off(0, 1))
-zero point | input zero point -1 | planted(zeros=off(0, -1))
-zero point | weight zero point +1 | planted(zeros=off(1, 1))
-zero point | weight zero point -1 | planted(zeros=off(1, -1))
-zero point | output zero point +1 | planted(zeros=off(2, 1))
-zero point | output zero point -1 | planted(zeros=off(2, -1))
-zero point | input zero point left out | planted(zeros=off(0, -ZEROS[0]))
-zero point | weight zero point left out | planted(zeros=off(1, -ZEROS[1]))
-zero point | output zero point left out | planted(zeros=off(2, -ZEROS[2]))
-padding | padding symmetric | planted(pads=((1, 1), (1, 1)), size=(4, 4))
-padding | odd row in front | planted(pads=((1, 0), (0, 1)))
-padding | odd column in front | planted(pads=((0, 1), (1, 0)))
-padding | odd row in front, odd column in front | planted(pads=((1, 0), (1, 0)))
-padding | windows one row down | planted(X[1:], pads=((0, 2), (0, 1)))
-padding | windows one row up and one column right | planted(X[:, 1:], pads=((1, 0), (0, 2)))
-padding | border of code 0 | planted(border=0)
-padding | border of zero point +1 | planted(border=ZEROS[0] + 1)
-padding | border of zero point -1 | planted(border=ZEROS[0] - 1)
-padding | border of the edge repeated | planted(mode='edge')
-padding | border of the image mirrored | planted(mode='reflect')
-stride phase | sampled from row 1 and column 0 of the stride | planted(X[1:], pads=((0, 2), (0, 1)))
-stride phase | sampled from row 0 and column 1 of the stride | planted(X[:, 1:], pads=((0, 1), (0, 2)))
-stride phase | sampled from row 1 and column 1 of the stride | planted(X[1:, 1:], pads=((0, 2), (0, 2)))
-clamp | activation relu | planted(clamp=low(ZEROS[2]))
-clamp | wraps around, not saturated | planted(clamp=int)
-clamp | saturated at half the range | planted(clamp=lambda q: min(max(q, 0), 127))
-clamp | saturated as the other sign | planted(clamp=lambda q: min(max(q, -128), 127))
-clamp | lowest code left out | planted(clamp=low(1))
-clamp | output of the other sign (xor 0x80) | planted() ^ np.uint8(128)
-channel order | output channels reversed | planted()[..., ::-1]
-channel order | output channels rotated by +1 | planted()[..., [5, 0, 1, 2, 3, 4]]
-channel order | output channels rotated by -1 | planted()[..., [1, 2, 3, 4, 5, 0]]
-channel order | output channels reversed in groups of 2 | planted()[..., [1, 0, 3, 2, 5, 4]]
-channel order | output channels interleaved by 2 | planted()[..., [0, 3, 1, 4, 2, 5]]
-channel order | output channels interleaved by 3 | planted()[..., [0, 2, 4, 1, 3, 5]]
-channel order | output rows flipped | planted()[::-1]
-channel order | output columns flipped | planted()[:, ::-1]
-channel order | output rows and columns swapped | planted().transpose(1, 0, 2)
-channel order | output stored plane by plane | planted().transpose(2, 0, 1).reshape(4, 4, 6)
-channel order | output stored pixel by pixel | planted().reshape(6, 4, 4).transpose(1, 2, 0)
-channel order | output channels permuted: 0 holds 4, 1 holds 0, 4 holds 1 | planted()[..., [4, 0, 2, 3, 1, 5]]
-channel order | input channels reversed | planted(X[..., ::-1])
-channel order | input channels interleaved by 2 | planted(X[..., [0, 2, 1, 3]])
-channel order | input rows flipped | planted(X[::-1])
-channel order | input rows and columns swapped | planted(X.transpose(1, 0, 2))
-channel order | input stored plane by plane | planted(X.transpose(2, 0, 1).reshape(8, 8, 4))
-kernel | kernel rows flipped | planted(weights=WEIGHTS[:, ::-1])
-kernel | kernel columns flipped | planted(weights=WEIGHTS[:, :, ::-1])
-kernel | kernel flipped (convolution) | planted(weights=WEIGHTS[:, ::-1, ::-1])
-kernel | kernel transposed | planted(weights=WEIGHTS.transpose(0, 2, 1, 3))
-kernel | weights read pixel by pixel | planted(weights=WEIGHTS.transpose(0, 3, 1, 2).reshape(6, 3, 3, 4))
-kernel | weights read plane by plane | planted(weights=WEIGHTS.reshape(6, 4, 3, 3).transpose(0, 2, 3, 1))
-kernel | dilation 2x2 | planted(pads=((1, 2), (1, 2)), dilation=(2, 2), size=(4, 4))
-bias | bias left out | planted(bias=[0] * 6)
-accumulator | wrapped at 16 bits | planted(sums=lambda n: (n + 2 ** 15) % 2 ** 16 - 2 ** 15)
-accumulator | saturated at 16 bits | planted(sums=lambda n: min(max(n, -2 ** 15), 2 ** 15 - 1))
+zero point | input zero point +1 | {"zeros": [101, 121, 90]}
+zero point | input zero point -1 | {"zeros": [99, 121, 90]}
+zero point | weight zero point +1 | {"zeros": [100, 122, 90]}
+zero point | weight zero point -1 | {"zeros": [100, 120, 90]}
+zero point | output zero point +1 | {"zeros": [100, 121, 91]}
+zero point | output zero point -1 | {"zeros": [100, 121, 89]}
+zero point | input zero point left out | {"zeros": [0, 121, 90]}
+zero point | weight zero point left out | {"zeros": [100, 0, 90]}
+zero point | output zero point left out | {"zeros": [100, 121, 0]}
+padding | padding symmetric | {"pads": [[1, 1], [1, 1]], "size": [4, 4]}
+padding | odd row in front | {"pads": [[1, 0], [0, 1]]}
+padding | odd column in front | {"pads": [[0, 1], [1, 0]]}
+padding | odd row in front, odd column in front | {"pads": [[1, 0], [1, 0]]}
+padding | windows one row down | {"start": [1, 0], "pads": [[0, 2], [0, 1]]}
+padding | windows one row up and one column right | {"start": [0, 1], "pads": [[1, 0], [0, 2]]}
+padding | border of code 0 | {"border": 0}
+padding | border of zero point +1 | {"border": 101}
+padding | border of zero point -1 | {"border": 99}
+padding | border of the edge repeated | {"mode": "edge"}
+padding | border of the image mirrored | {"mode": "reflect"}
+stride phase | sampled from row 1 and column 0 of the stride | {"start": [1, 0], "pads": [[0, 2], [0, 1]]}
+stride phase | sampled from row 0 and column 1 of the stride | {"start": [0, 1], "pads": [[0, 1], [0, 2]]}
+stride phase | sampled from row 1 and column 1 of the stride | {"start": [1, 1], "pads": [[0, 2], [0, 2]]}
+clamp | activation relu | {"clamp": [90, 255]}
+clamp | wraps around, not saturated | {"clamp": null}
+clamp | saturated at half the range | {"clamp": [0, 127]}
+clamp | saturated as the other sign | {"clamp": [-128, 127]}
+clamp | lowest code left out | {"clamp": [1, 255]}
+clamp | output of the other sign (xor 0x80) | {"xor": 128}
+channel order | output channels reversed | {"output": [5, 4, 3, 2, 1, 0]}
+channel order | output channels rotated by +1 | {"output": [5, 0, 1, 2, 3, 4]}
+channel order | output channels rotated by -1 | {"output": [1, 2, 3, 4, 5, 0]}
+channel order | output channels reversed in groups of 2 | {"output": [1, 0, 3, 2, 5, 4]}
+channel order | output channels interleaved by 2 | {"output": [0, 3, 1, 4, 2, 5]}
+channel order | output channels interleaved by 3 | {"output": [0, 2, 4, 1, 3, 5]}
+channel order | output rows flipped | {"output": "rows"}
+channel order | output columns flipped | {"output": "columns"}
+channel order | output rows and columns swapped | {"output": "swapped"}
+channel order | output stored plane by plane | {"output": "planes"}
+channel order | output stored pixel by pixel | {"output": "pixels"}
+channel order | output channels permuted: 0 holds 4, 1 holds 0, 4 holds 1 | {"output": [4, 0, 2, 3, 1, 5]}
+channel order | input channels reversed | {"x": [3, 2, 1, 0]}
+channel order | input channels interleaved by 2 | {"x": [0, 2, 1, 3]}
+channel order | input rows flipped | {"x": "rows"}
+channel order | input rows and columns swapped | {"x": "swapped"}
+channel order | input stored plane by plane | {"x": "planes"}
+kernel | kernel rows flipped | {"weights": "rows"}
+kernel | kernel columns flipped | {"weights": "columns"}
+kernel | kernel flipped (convolution) | {"weights": "both"}
+kernel | kernel transposed | {"weights": "swapped"}
+kernel | weights read pixel by pixel | {"weights": "planes"}
+kernel | weights read plane by plane | {"weights": "pixels"}
+kernel | dilation 2x2 | {"pads": [[1, 2], [1, 2]], "dilation": [2, 2], "size": [4, 4]}
+bias | bias left out | {"bias": [0, 0, 0, 0, 0, 0]}
+accumulator | wrapped at 16 bits | {"sums": "wrapped"}
+accumulator | saturated at 16 bits | {"sums": "saturated"}
 """
+
+
+def named(*arguments: Any) -> list[str]:
+    """The changes that give the output."""
+    found = npulab.hypotheses(*arguments)
+    return found[found.equal].change.to_list()
 
 
 @pytest.fixture(scope="module")
@@ -188,15 +222,14 @@ def right() -> np.ndarray:
 def test_a_correct_output_is_equal_at_once(right: np.ndarray) -> None:
     found = npulab.hypotheses(layer(), X, right, RULE)
     assert found.to_numpy().tolist() == [["present", f"rule {RULE}", 0, 96, True]]
-    assert list(found) == COLUMNS
     assert summary_lines(found) == [f"equal with: rule {RULE} (0 of 96 differ)"]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("plant", PLANTS.strip().split("\n"))
 def test_planted_error_is_named_and_nothing_else(plant: str, right: np.ndarray) -> None:
-    kind, words, expression = plant.split(" | ")
-    output = np.ascontiguousarray(eval(expression))
+    kind, words, change = plant.split(" | ")
+    output = planted(**json.loads(change))
     found = npulab.hypotheses(layer(), X, output, RULE)
     assert found.iloc[0].to_list() == [
         "present",
@@ -213,7 +246,8 @@ def test_planted_error_is_named_and_nothing_else(plant: str, right: np.ndarray) 
     assert found.equal.equals(found.mismatches == 0)
 
 
-@pytest.mark.parametrize("rounding", [name for name in ROUND if name != "half-even"])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("rounding", ["half-up", "half-away", "floor", "toward-zero"])
 def test_planted_rounding_is_named(rounding: str) -> None:
     small = (119 + WEIGHTS % 5).astype(np.uint8)  # an output has a tie in one of four
     output = planted(weights=small, bias=BIAS % 64, rounding=rounding, shift=2)
@@ -236,7 +270,7 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
     one = npulab.Conv2D(
         weights,
         random.randint(-3000, 3000, 12),
-        (9, 9, 2),
+        (5, 7, 2),
         padding="same",
         dtype=dtype,
         input_q=npulab.QuantParams(1.0, zero),
@@ -244,7 +278,7 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
         weight_q=npulab.QuantParams(scale, 0),
     )
     info = np.iinfo(kind)
-    x = random.randint(info.min, info.max + 1, (9, 9, 2)).astype(kind)
+    x = random.randint(info.min, info.max + 1, (5, 7, 2)).astype(kind)
     outputs = {}
     for name in (*RULES, *ENGINES):
         if name in RULES and dtype not in RULES[name].types:
@@ -255,9 +289,8 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
             continue
     assert len(outputs) > 6
     mine = next(iter(outputs))
-    for name, output in {
-        output.tobytes(): (name, output) for name, output in outputs.items()
-    }.values():
+    distinct = {output.tobytes(): (name, output) for name, output in outputs.items()}
+    for name, output in distinct.values():
         found = npulab.hypotheses(one, x, output, mine)
         same = {other for other, its in outputs.items() if np.array_equal(its, output)}
         if mine in same:
@@ -271,36 +304,31 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("change", "words"),
     [
-        (lambda: planted(zeros=off(2, 1), border=0), {"output zero point +1", "border of code 0"}),
+        ({"zeros": (100, 121, 91), "border": 0}, "output zero point +1 with border of code 0"),
         (
-            lambda: planted(weights=WEIGHTS[:, ::-1], rounding="floor"),
-            {"kernel rows flipped", "rounding rule vivante-v7:floor"},
+            {"weights": "rows", "rounding": "floor"},
+            "kernel rows flipped with rounding rule vivante-v7:floor",
         ),
-        (
-            lambda: planted(X[..., ::-1])[..., ::-1],
-            {"input channels reversed", "output channels reversed"},
-        ),
+        ({"x": [3, 2, 1, 0], "output": [5, 4, 3, 2, 1, 0]}, ""),  # neither alone is nearer
     ],
 )
-def test_two_errors_are_named_together(make: Any, words: set[str], right: np.ndarray) -> None:
-    found = npulab.hypotheses(layer(), X, np.ascontiguousarray(make()), RULE)
-    equal = found[found.equal & found.kind.str.contains(" + ", regex=False)]
-    if words == {"input channels reversed", "output channels reversed"}:
-        assert equal.empty  # neither of them alone is nearer
-        return
-    assert words in [set(change.split(" with ")) for change in equal.change]
+def test_two_errors_are_named_together(change: dict[str, Any], words: str) -> None:
+    found = npulab.hypotheses(layer(), X, planted(**change), RULE)
+    pairs = found[found.equal & found.kind.str.contains(" + ", regex=False)].change
+    told = [set(pair.split(" with ")) for pair in pairs]
+    assert (set(words.split(" with ")) in told) if words else not told
 
 
-@pytest.mark.parametrize("channels", [(3,), (0, 1, 2, 3, 4, 5)])
-def test_other_bias_is_fitted(channels: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("channels", "steps"),
+    [([3], [-1430]), ([0, 1, 2, 3, 4, 5], [1700, -1610, 1880, -1430, 2060, -1250])],
+)
+def test_other_bias_is_fitted(channels: list[int], steps: list[int]) -> None:
     bias = BIAS.copy()
-    steps = [1700 * (-1) ** channel + 90 * channel for channel in channels]
-    bias[list(channels)] += steps
-    assert len(channels) < 6 or len(set(steps)) == 6
-    found = npulab.hypotheses(layer(), X, planted(bias=bias), RULE)
-    (words,) = found[found.equal].change
+    bias[channels] += steps
+    (words,) = named(layer(), X, planted(bias=bias), RULE)
     assert words.startswith("bias off by ")
     step, channel = words.removeprefix("bias off by ").split(",")[0].split(" in channel ")
     assert int(channel) == channels[0]
@@ -310,6 +338,7 @@ def test_other_bias_is_fitted(channels: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_garbage_names_nothing(times: int) -> None:
     random = np.random.RandomState(1)
+    x, weights = X.copy(), WEIGHTS.copy()
     for _ in range(times):
         found = npulab.hypotheses(
             layer(), X, random.randint(0, 256, (4, 4, 6)).astype(np.uint8), RULE
@@ -319,15 +348,15 @@ def test_garbage_names_nothing(times: int) -> None:
             summary_lines(found)[0]
             == f"no neighbouring explanation is nearer ({found.mismatches[0]} of 96 differ)"
         )
+    assert np.array_equal(X, x)
+    assert np.array_equal(WEIGHTS, weights)
     # of nearly the right outputs, too
     for _ in range(times):
         wrong = planted().ravel()
         wrong[random.choice(96, 12, replace=False)] ^= 77
-        assert not npulab.hypotheses(layer(), X, wrong.reshape(4, 4, 6), RULE).equal.any()
-    for code in (0, 255):
-        assert not npulab.hypotheses(
-            layer(), X, np.full((4, 4, 6), code, np.uint8), RULE
-        ).equal.any()
+        assert named(layer(), X, wrong.reshape(4, 4, 6), RULE) == []
+    same = np.full((4, 4, 6), 255, np.uint8)
+    assert named(layer(), X, same, RULE) == []
 
 
 def test_another_output_shape_is_explained_by_padding() -> None:
@@ -341,8 +370,7 @@ def test_another_output_shape_is_explained_by_padding() -> None:
         False,
     ]
     assert found[found.equal].change.to_list() == ["padding valid"]
-    back = npulab.hypotheses(layer(padding="valid"), X, planted(), RULE)
-    assert set(back[back.equal].change) == {"padding same"}
+    assert named(layer(padding="valid"), X, planted(), RULE) == ["padding same"]
 
 
 def test_signed_fully_connected_depthwise_and_batches() -> None:
@@ -357,11 +385,10 @@ def test_signed_fully_connected_depthwise_and_batches() -> None:
     )
     x = random.randint(-128, 128, (4, 3, 4)).astype(np.int8)
     output = npulab.emulate(dense, np.ascontiguousarray(x.transpose(2, 0, 1)).reshape(4, 3, 4))
-    found = npulab.hypotheses(dense, x, output)
-    assert "input stored plane by plane" in set(found[found.equal].change)
+    assert "input stored plane by plane" in named(dense, x, output)
     rows = random.randint(-128, 128, (5, 48)).astype(np.int8)
-    found = npulab.hypotheses(dense, rows, npulab.emulate(dense, rows)[:, ::-1])
-    assert found[found.equal].change.to_list() == ["output channels reversed"]
+    output = npulab.emulate(dense, rows)[:, ::-1]
+    assert named(dense, rows, output) == ["output channels reversed"]
 
     depthwise = npulab.Conv2D(
         random.randint(-90, 90, (1, 3, 3, 8)).astype(np.int8),
@@ -374,18 +401,16 @@ def test_signed_fully_connected_depthwise_and_batches() -> None:
     )
     batch = random.randint(-128, 128, (2, 7, 7, 8)).astype(np.int8)
     flipped = replace(depthwise, weights=depthwise.weights[:, ::-1, ::-1])
-    found = npulab.hypotheses(
-        depthwise, batch, npulab.emulate(flipped, batch, "tflite-builtin"), "tflite-builtin"
-    )
-    assert found[found.equal].change.to_list() == ["kernel flipped (convolution)"]
-    codes = np.maximum(npulab.emulate(depthwise, batch), 0)
-    found = npulab.hypotheses(depthwise, batch, codes)
-    assert set(found[found.equal].change) == {"nothing below code 0"}
+    rule = "tflite-builtin"
+    output = npulab.emulate(flipped, batch, rule)
+    assert named(depthwise, batch, output, rule) == ["kernel flipped (convolution)"]
+    output = np.maximum(npulab.emulate(depthwise, batch), 0)
+    assert named(depthwise, batch, output) == ["nothing below code 0"]
     # the border of an int8 input that a driver filled with the byte 0x80
     padded = np.pad(batch, [(0, 0), (1, 1), (1, 1), (0, 0)], constant_values=-128)
     inside = replace(depthwise, input_shape=(9, 9, 8), padding="valid")
-    found = npulab.hypotheses(depthwise, batch, npulab.emulate(inside, padded))
-    assert found[found.equal].change.to_list() == ["border of code -128"]
+    output = npulab.emulate(inside, padded)
+    assert named(depthwise, batch, output) == ["border of code -128"]
 
 
 def test_windows_moved_at_stride_1() -> None:
@@ -441,7 +466,8 @@ def test_bad_input_is_one_sentence(captures: npulab.CaptureSet, right: np.ndarra
 def test_the_shell_tells_what_makes_it_equal(
     captures: npulab.CaptureSet, tmp_path: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("npulab.analysis.mismatch.words.WORK", 0)  # fields have tests of their own
+    monkeypatch.setattr(mismatch.words, "WORK", 0)  # fields have tests of their own
+    monkeypatch.setattr(mismatch.words, "FEWEST", 1)
     capture = captures["sim-1x1"]
     lifted = npulab.target(capture.target).lift(capture)
     planar = {
@@ -452,20 +478,20 @@ def test_the_shell_tells_what_makes_it_equal(
     for name, output in planar.items():
         npulab.save(replace(capture.with_buffers(output=output), name=name), tmp_path / name)
     npulab.save(captures["update4-mesa"], tmp_path / "update4")
-    assert cli.main(["check", str(tmp_path), "--explain"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("  equal with")] == [
+    options = ["check", str(tmp_path), "--jobs"]
+    assert cli.main([*options, "1", "--explain"]) == 1
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if line.startswith("  equal with")] == [
         "  equal with: rounding rule vivante-v7:half-up or rounding rule single-half-up or rounding rule "
         "vivante-v8:half-up (0 of 3456 differ)"
     ]
-    text = "\n".join(lines)
     assert text.count("  no neighbouring explanation is nearer (34") == 1
     assert text.count("  best of each kind alone: ") == 2
 
-    paths = [str(tmp_path / name) for name in ("rule", "right", "update4")]
-    assert cli.main(["check", *paths, "--json"]) == 1
+    shutil.rmtree(tmp_path / "garbage")
+    assert cli.main([*options, "1", "--json"]) == 1
     short = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert cli.main(["check", *paths, "--json", "--explain", "--jobs", "2"]) == 1
+    assert cli.main([*options, "2", "--json", "--explain"]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     explanations = {row["case"]: row.pop("explanations") for row in rows}
     assert rows == short
@@ -478,41 +504,24 @@ def test_the_shell_tells_what_makes_it_equal(
     }
 
 
-def test_the_input_is_left_as_it_is(right: np.ndarray) -> None:
-    x, weights = X.copy(), WEIGHTS.copy()
-    npulab.hypotheses(layer(), X, right ^ np.uint8(1), RULE)
-    assert np.array_equal(x, X)
-    assert np.array_equal(weights, WEIGHTS)
-
-
 def test_channels_and_rows_that_nobody_wrote_are_named(right: np.ndarray) -> None:
-    for code in (0, ZEROS[2]):
-        output = right.copy()
-        output[..., [1, 2, 3, 5]] = code
-        found = npulab.hypotheses(layer(), X, output, RULE)
-        assert found[found.equal].change.to_list() == [
-            f"channels 1 to 3, 5: captured is {code} everywhere"
-        ]
-        assert set(found[found.equal].kind) == {"unwritten"}
+    output = right.copy()
+    output[..., [1, 2, 3, 5]] = ZEROS[2]
+    found = npulab.hypotheses(layer(), X, output, RULE)
+    equal = found[found.equal]
+    assert equal.change.to_list() == ["channels 1 to 3, 5: captured is 90 everywhere"]
+    assert equal.kind.to_list() == ["unwritten"]
     output = planted(rounding="floor")
     output[2:] = 0
     found = npulab.hypotheses(layer(), X, output, RULE)
-    assert (
-        "rows 2 and 3: captured is 0 everywhere"
-        in found[~found.kind.str.contains(" + ", regex=False)].change.to_list()
-    )
-    assert any(
-        set(change.split(" with ")) >= {"rows 2 and 3: captured is 0 everywhere"}
-        for change in found[found.equal].change
-    )
+    words = "rows 2 and 3: captured is 0 everywhere"
+    assert words in found[~found.kind.str.contains(" + ", regex=False)].change.to_list()
+    assert any(words in change.split(" with ") for change in found[found.equal].change)
     output = np.random.RandomState(6).randint(1, 256, right.shape).astype(np.uint8)
-    output[..., :2] = 0
     kept = right.copy()
     kept[..., :2], kept[:2, :, 2:] = 0, output[:2, :, 2:]
-    assert (
-        "channels 0 and 1: captured is 0 everywhere"
-        in summary_lines(npulab.hypotheses(layer(), X, kept, RULE))[0]
-    )
+    (first, *_) = summary_lines(npulab.hypotheses(layer(), X, kept, RULE))
+    assert "channels 0 and 1: captured is 0 everywhere" in first
 
 
 def test_small_and_constant_outputs_are_not_fitted() -> None:
@@ -529,10 +538,9 @@ def test_small_and_constant_outputs_are_not_fitted() -> None:
     )
     x = random.randint(0, 256, (3, 3, 2)).astype(np.uint8)
     output = npulab.emulate(one, x)
-    found = npulab.hypotheses(one, x, output[:, ::-1])
-    assert found[found.equal].change.to_list() == ["output columns flipped"]
+    assert named(one, x, output[:, ::-1]) == ["output columns flipped"]
     output[..., 1] = 77
-    assert not npulab.hypotheses(one, x, output).equal.any()
+    assert named(one, x, output) == []
     few = npulab.hypotheses(
         replace(one, input_shape=(1, 1, 2)), x[:1, :1], np.full((1, 1, 3), 9, np.uint8)
     )
