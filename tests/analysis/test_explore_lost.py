@@ -4,6 +4,7 @@ one.
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from collections.abc import Mapping
@@ -176,7 +177,7 @@ WRONG_RANGES = r"""
 {'input_w': (1, (2, 3))} => got tuple of 2 as value 1
 {'input_w': [1.5]} => input_w: got 1.5 as value 0, allowed are whole numbers
 {'input_w': [0]} => input_w: got 0 as value 0, allowed are whole numbers from 1
-{'input_w': [float('nan')]} => got float nan as value 0
+{'input_w': [1e999]} => got float inf as value 0
 {'input_w': [True]} => got bool True as value 0
 {'relu': [2]} => relu: got 2 as value 0, allowed is 1 or 0
 {'input_scale': [0.0]} => allowed are positive numbers
@@ -194,7 +195,7 @@ WRONG_RANGES = r"""
 @pytest.mark.parametrize("case", WRONG_RANGES.strip().split("\n"))
 def test_a_range_with_a_wrong_member_is_refused_in_a_sentence(case: str) -> None:
     expression, words = case.split(" => ")
-    ranges = eval(expression)
+    ranges = ast.literal_eval(expression)
     for call in (lambda: complete_ranges(ranges), lambda: explore(Moody(), ranges, budget=4)):
         with pytest.raises(ValueError, match=words) as told:
             call()
@@ -267,11 +268,10 @@ WRONG_MEMORY = r"""
 (5, b'', b'') => Range: name: got int 5, allowed is a text
 ('a', 5) => Range 'a': predicted: got int 5, allowed are bytes
 ('a', [1, 2]) => predicted: got list of 2
-('a', np.zeros(3, np.uint8)) => predicted: got ndarray
 ('a', None) => predicted: got None
 ('a', b'', 'x') => captured: got str 'x'
 ('a', b'', None, 'x') => crc: got str 'x'
-('a', b'', None, 2 ** 32) => crc: got int 4294967296
+('a', b'', None, 4294967296) => crc: got int 4294967296
 """
 
 
@@ -279,7 +279,7 @@ WRONG_MEMORY = r"""
 def test_memory_with_a_wrong_member_is_refused_in_a_sentence(case: str) -> None:
     members, words = case.split(" => ")
     with pytest.raises(ValueError, match=words):
-        Range(*eval(members))
+        Range(*ast.literal_eval(members))
 
 
 @pytest.mark.parametrize(
