@@ -25,7 +25,7 @@ from refusals import refused
 
 import npulab
 from npulab import Capture, bisect_fields, cli
-from npulab.analysis.bisect import MAX_HANGS, Bisection, mix
+from npulab.analysis.bisect import MAX_HANGS, Bisected, Bisection, mix
 from npulab.analysis.bisect.proof import MOST_HIDES
 from npulab.captures.capture import Job
 from npulab.captures.devices import Command
@@ -55,6 +55,12 @@ class Pair:
     @property
     def names(self) -> list[str]:
         return [name for name in self.bits if name not in self.addresses]
+
+    def session(self, **options: Any) -> Bisection:
+        return Bisection(self.good, self.bad, **options)
+
+    def bisect(self, oracle: Any, **options: Any) -> Bisected:
+        return bisect_fields(self.good, self.bad, oracle, **options)
 
     def values(self, capture: Capture) -> dict[str, int]:
         words = [int(word) for word in capture.words]
@@ -165,20 +171,22 @@ def truth(kind: str, guilty: Sequence[str]) -> Callable[[set[str]], bool]:
 
 
 class Planted:
-    """An oracle with a planted truth that errs now and then; it counts, and looks at every
-    trial.
+    """An oracle with a planted truth, a test of the changed fields or those that break it together.
+
+    It errs now and then, counts, and looks at every trial.
     """
 
     def __init__(
         self,
         of: Pair,
-        breaks: Callable[[set[str]], bool],
+        breaks: Callable[[set[str]], bool] | Iterable[str],
         flake: float = 0.0,
         seed: int = 0,
         torn: Iterable[Iterable[str]] = (),
         symptom: str = "fail",
     ) -> None:
-        self.of, self.breaks, self.flake, self.symptom = of, breaks, flake, symptom
+        self.of, self.flake, self.symptom = of, flake, symptom
+        self.breaks = breaks if callable(breaks) else set(breaks).issubset
         self.rng = np.random.default_rng([seed, 77])
         self.torn = [set(one) for one in torn]
         self.seen: list[frozenset[str]] = []
@@ -237,7 +245,7 @@ def run_cell(kind: str, k: int, rate: float, seeds: Iterable[int]) -> list[tuple
         rng = np.random.default_rng([seed, k, len(kind)])
         guilty = [of.names[one] for one in rng.choice(WIDE, k, replace=False)]
         oracle = Planted(of, truth(kind, guilty), rate, seed)
-        found = bisect_fields(of.good, of.bad, oracle, flake_rate=rate, seed=seed)
+        found = of.bisect(oracle, flake_rate=rate, seed=seed)
         assert found.queries == len(oracle.seen) == len(found.journal)
         assert len(of.names) == WIDE
         out.append((found.queries, fields_of(found) == set(guilty)))
@@ -296,7 +304,7 @@ def test_other_numbers_of_fields_and_other_flake_rates(rate: float, seeds: int) 
         picked = np.random.default_rng([seed, n, k]).choice(n, k, replace=False)
         guilty = [of.names[one] for one in picked]
         oracle = Planted(of, truth(kind, guilty), rate, seed)
-        found = bisect_fields(of.good, of.bad, oracle, flake_rate=rate, seed=seed)
+        found = of.bisect(oracle, flake_rate=rate, seed=seed)
         if fields_of(found) != set(guilty):
             wrong.append((n, kind, k, seed, found))
     assert len(wrong) <= seeds, wrong
@@ -309,10 +317,8 @@ def test_the_end_is_at_the_stated_certainty(certainty: float) -> None:
     of = pair(12)
     queries = []
     for seed in range(4):
-        oracle = Planted(of, truth("and", of.names[seed : seed + 1 + seed % 2]), 0.1, seed)
-        found = bisect_fields(
-            of.good, of.bad, oracle, flake_rate=0.1, certainty=certainty, seed=seed
-        )
+        oracle = Planted(of, of.names[seed : seed + 1 + seed % 2], 0.1, seed)
+        found = of.bisect(oracle, flake_rate=0.1, certainty=certainty, seed=seed)
         assert found.done
         assert certainty <= found.certainty <= 1
         queries.append(found.queries)
@@ -327,8 +333,8 @@ def test_a_flake_rate_that_nobody_knows(rate: float) -> None:
     for seed in range(4):
         of = pair(12, seed)
         guilty = of.names[3 : 4 + seed % 2]
-        oracle = Planted(of, truth("and", guilty), rate, seed)
-        found = bisect_fields(of.good, of.bad, oracle, flake_rate=None, seed=seed)
+        oracle = Planted(of, guilty, rate, seed)
+        found = of.bisect(oracle, flake_rate=None, seed=seed)
         wrong += fields_of(found) != set(guilty)
         assert 0 <= found.flake_rate < 0.5
     assert wrong <= 1
@@ -371,7 +377,7 @@ def test_what_is_named_breaks_it_and_nothing_less_does(shape: str, seed: int) ->
     of = pair(24, 3)
     least = [{of.names[one] for one in group} for group in SHAPES[shape]]
     oracle = Planted(of, lambda changed: any(group <= changed for group in least))
-    found = bisect_fields(of.good, of.bad, oracle, seed=seed)
+    found = of.bisect(oracle, seed=seed)
     assert found.done
     assert found.queries < 250
     assert found.groups
@@ -393,7 +399,7 @@ def test_what_is_named_breaks_it_and_nothing_less_does(shape: str, seed: int) ->
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 def test_an_oracle_that_always_says_the_same_accuses_nothing(answer: str, rate: float) -> None:
     of = pair()
-    found = bisect_fields(of.good, of.bad, lambda capture: answer, flake_rate=rate)
+    found = of.bisect(lambda capture: answer, flake_rate=rate)
     assert found.done
     assert found.culprits == ()
     assert found.queries < 60
@@ -414,7 +420,7 @@ def test_an_oracle_that_throws_dice_ends_too(rate: float | None, seed: int) -> N
         return asked[-1]
 
     options: dict[str, Any] = {"flake_rate": rate, "seed": seed}
-    found = bisect_fields(of.good, of.bad, dice, stop=lambda: len(asked) > 1500, **options)
+    found = of.bisect(dice, stop=lambda: len(asked) > 1500, **options)
     assert len(asked) <= 1500
     assert found.done or found.hangs == MAX_HANGS
     assert not found.found
@@ -426,9 +432,7 @@ def test_other_numbers_of_fields_at_length(n: int) -> None:
     for kind, k in (("and", 1), ("or", 2), ("and", 2), ("beside", 3)):
         of = pair(n)
         guilty = [of.names[one] for one in np.random.default_rng(n).choice(n, k, replace=False)]
-        found = bisect_fields(
-            of.good, of.bad, Planted(of, truth(kind, guilty), 0.02), flake_rate=0.02
-        )
+        found = of.bisect(Planted(of, truth(kind, guilty), 0.02), flake_rate=0.02)
         assert fields_of(found) == set(guilty)
         assert found.queries <= 2 * (k * math.log2(n) + 6)
 
@@ -451,7 +455,7 @@ def run_torn(
     if inside:  # a culprit that can only be changed with its other half is named with it
         guilty, wanted = [torn[0][0], *guilty[1:]], {*torn[0], *guilty[1:]}
     oracle = Planted(of, truth(kind, guilty), seed=seed, torn=torn)
-    found = bisect_fields(of.good, of.bad, oracle, units=torn if known else None, seed=seed)
+    found = of.bisect(oracle, units=torn if known else None, seed=seed)
     assert found.hangs == oracle.hangs
     assert found.queries == len(oracle.seen)
     return fields_of(found) == wanted, oracle.hangs
@@ -499,8 +503,8 @@ def test_units_come_from_the_names_of_the_map() -> None:
     ]
     families += [["scratch_start", "scratch_end"], ["table_low", "table_high"]]
     of = pair(24, names=[name for family in families for name in family])
-    oracle = Planted(of, truth("and", ["q004"]), torn=families)
-    found = bisect_fields(of.good, of.bad, oracle)
+    oracle = Planted(of, ["q004"], torn=families)
+    found = of.bisect(oracle)
     assert fields_of(found) == {"q004"}
     assert oracle.hangs <= 3
 
@@ -509,15 +513,15 @@ def test_a_guilty_unit_is_taken_apart_to_its_field() -> None:
     of = pair(20, 1)
     unit = of.names[4:9]
     for guilty in (unit[2:3], unit[1:3], [unit[0], of.names[15]]):
-        found = bisect_fields(of.good, of.bad, Planted(of, truth("and", guilty)), units=[unit])
+        found = of.bisect(Planted(of, guilty), units=[unit])
         assert fields_of(found) == set(guilty)
 
 
 def test_a_guilty_unit_whose_parts_hang_alone_is_named_by_its_fields() -> None:
     of = pair(20, 1)
     unit = of.names[4:6]
-    oracle = Planted(of, truth("and", unit[:1]), torn=[unit])
-    found = bisect_fields(of.good, of.bad, oracle, units=[unit])
+    oracle = Planted(of, unit[:1], torn=[unit])
+    found = of.bisect(oracle, units=[unit])
     assert fields_of(found) == set(unit)
     assert 1 <= oracle.hangs <= 6
     assert found.queries <= 20
@@ -538,9 +542,7 @@ def test_guilty_units_that_hang_whenever_they_are_torn(size: int, rate: float) -
         unit, other = order[:size], order[size : 2 * size]
         guilty = unit[:inside] + order[2 * size : 2 * size + outside]
         oracle = Planted(of, truth(kind, guilty), rate, seed, torn=[unit, other])
-        found = bisect_fields(
-            of.good,
-            of.bad,
+        found = of.bisect(
             oracle,
             flake_rate=rate,
             units=[unit, other],
@@ -561,7 +563,7 @@ def test_a_bad_job_that_hangs(symptom: str | None, rate: float) -> None:
         of = pair(20, seed)
         guilty = of.names[5 : 5 + k]
         oracle = Planted(of, truth(kind, guilty), rate, seed, symptom="hang")
-        found = bisect_fields(of.good, of.bad, oracle, flake_rate=rate, symptom=symptom, seed=seed)
+        found = of.bisect(oracle, flake_rate=rate, symptom=symptom, seed=seed)
         assert fields_of(found) == set(guilty)
         assert found.hangs == found.journal.hangs
         assert "hang" in found.sentence
@@ -570,8 +572,8 @@ def test_a_bad_job_that_hangs(symptom: str | None, rate: float) -> None:
 def test_a_bad_job_that_fails_where_parts_of_it_hang() -> None:
     """A field that hangs alone, and passes with its fellows: what fails is still found."""
     of = pair(20, 2)
-    oracle = Planted(of, truth("and", ["q011"]), torn=[["q003", "q004", "q005"]])
-    assert fields_of(bisect_fields(of.good, of.bad, oracle)) == {"q011"}
+    oracle = Planted(of, ["q011"], torn=[["q003", "q004", "q005"]])
+    assert fields_of(of.bisect(oracle)) == {"q011"}
 
 
 @pytest.mark.parametrize("symptom", [None, "fail", "hang"])
@@ -586,9 +588,7 @@ def test_one_field_hangs_and_another_fails(symptom: str | None) -> None:
             seen.append("hang" if "q004" in changed else "fail" if "q011" in changed else "pass")
             return seen[-1]
 
-        found = bisect_fields(
-            of.good,
-            of.bad,
+        found = of.bisect(
             oracle,
             symptom=symptom,
             seed=seed,
@@ -611,10 +611,8 @@ def test_a_board_that_hangs_by_chance(seeds: int) -> None:
     right = 0
     for seed in range(seeds):
         of = pair(20, seed)
-        oracle, rng = Planted(of, truth("and", ["q003", "q009"])), np.random.default_rng(seed)
-        found = bisect_fields(
-            of.good,
-            of.bad,
+        oracle, rng = Planted(of, ["q003", "q009"]), np.random.default_rng(seed)
+        found = of.bisect(
             lambda capture, oracle=oracle, rng=rng: (
                 "hang" if rng.random() < 0.05 else oracle(capture)
             ),
@@ -629,7 +627,7 @@ def test_a_board_that_hangs_by_chance(seeds: int) -> None:
 
 def test_a_limit_of_hangs_ends_it() -> None:
     of = pair(8)
-    found = bisect_fields(of.good, of.bad, lambda capture: "hang", max_hangs=2)
+    found = of.bisect(lambda capture: "hang", max_hangs=2)
     assert (found.hangs, found.done, found.culprits) == (2, False, ())
     assert found.sentence.startswith("not found yet")
 
@@ -673,7 +671,7 @@ def test_mixing_changes_neither_side() -> None:
     of = pair(12)
     before = of.good.words.tobytes(), of.bad.words.tobytes()
     mix(of.good, of.bad, list(keys_of(of).values()))
-    bisect_fields(of.good, of.bad, Planted(of, truth("and", ["q002"])))
+    of.bisect(Planted(of, ["q002"]))
     assert (of.good.words.tobytes(), of.bad.words.tobytes()) == before
 
 
@@ -914,8 +912,8 @@ def test_addresses_are_left_alone_unless_asked() -> None:
     def oracle(capture: Capture) -> str:
         return "fail" if of.values(capture)[guilty] == of.values(of.bad)[guilty] else "pass"
 
-    assert bisect_fields(of.good, of.bad, oracle).culprits == ()
-    assert fields_of(bisect_fields(of.good, of.bad, oracle, addresses=True)) == {guilty}
+    assert of.bisect(oracle).culprits == ()
+    assert fields_of(of.bisect(oracle, addresses=True)) == {guilty}
 
 
 def test_bits_that_nobody_named_are_accused_like_others() -> None:
@@ -938,8 +936,8 @@ def test_bits_that_nobody_named_are_accused_like_others() -> None:
 def told_by(
     of: Pair, guilty: Sequence[str], path: Path | None, **options: Any
 ) -> tuple[Any, Planted]:
-    oracle = Planted(of, truth("and", guilty), 0.05, 5)
-    return bisect_fields(of.good, of.bad, oracle, flake_rate=0.05, journal=path, **options), oracle
+    oracle = Planted(of, guilty, 0.05, 5)
+    return of.bisect(oracle, flake_rate=0.05, journal=path, **options), oracle
 
 
 def state_of(session: Bisection) -> tuple[Any, ...]:
@@ -999,7 +997,7 @@ def test_a_journal_cut_anywhere_is_resumed_where_it_ends(tmp_path: Path) -> None
     outcomes = [trial.outcome for trial in Journal.read(path)]
     for kept in range(found.queries + 1):
         cut.write_bytes(b"".join(lines[: 1 + kept]))
-        session = Bisection(of.good, of.bad, flake_rate=0.05, journal=cut)
+        session = of.session(flake_rate=0.05, journal=cut)
         assert session.queries == kept
         if kept == found.queries:
             assert session.done
@@ -1009,7 +1007,7 @@ def test_a_journal_cut_anywhere_is_resumed_where_it_ends(tmp_path: Path) -> None
         assert trial is not None
         assert of.changed(trial.capture) == oracle.seen[kept]
     cut.write_bytes(b"".join(lines[:4]) + lines[4][: len(lines[4]) // 2])
-    session = Bisection(of.good, of.bad, flake_rate=0.05, journal=cut)
+    session = of.session(flake_rate=0.05, journal=cut)
     for outcome in outcomes[3:]:
         session.tell(outcome)
     assert session.done
@@ -1025,20 +1023,18 @@ def test_the_head_of_a_journal_cut_off_is_no_verdict_lost(tmp_path: Path) -> Non
     """A crash before the first verdict: there is nothing to lose, and nothing to stop for."""
     of = pair(8)
     path = tmp_path / "j.jsonl"
-    Bisection(of.good, of.bad, journal=path)
+    of.session(journal=path)
     head = path.read_bytes()
     for kept in (0, 1, len(head) // 2, len(head) - 1):
         path.write_bytes(head[:kept])
-        assert fields_of(
-            bisect_fields(of.good, of.bad, Planted(of, truth("and", ["q005"])), journal=path)
-        ) == {"q005"}
+        assert fields_of(of.bisect(Planted(of, ["q005"]), journal=path)) == {"q005"}
 
 
 def test_undo_is_as_if_it_was_never_told(tmp_path: Path) -> None:
     of = pair(12, 5)
     rng = np.random.default_rng(3)
     path = tmp_path / "j.jsonl"
-    session = Bisection(of.good, of.bad, flake_rate=0.1, units=[of.names[2:5]], journal=path)
+    session = of.session(flake_rate=0.1, units=[of.names[2:5]], journal=path)
     states = [state_of(session)]
     for _ in range(30):
         if session.queries and (session.done or rng.random() < 0.35):
@@ -1050,7 +1046,7 @@ def test_undo_is_as_if_it_was_never_told(tmp_path: Path) -> None:
             states.append(state_of(session))
         assert state_of(session) == states[-1]
         assert session.queries == len(states) - 1
-    again = Bisection(of.good, of.bad, flake_rate=0.1, units=[of.names[2:5]], journal=path)
+    again = of.session(flake_rate=0.1, units=[of.names[2:5]], journal=path)
     assert state_of(again) == state_of(session)
     for count in (0, -1, session.queries + 1):
         refused(lambda count=count: session.undo(count), "undo")
@@ -1059,7 +1055,7 @@ def test_undo_is_as_if_it_was_never_told(tmp_path: Path) -> None:
 
 def test_asked_again_is_the_same_trial_and_both_count() -> None:
     of = pair(12, 5)
-    session = Bisection(of.good, of.bad, flake_rate=0.1)
+    session = of.session(flake_rate=0.1)
     session.again()
     for outcome in ("fail", "pass"):
         assert session.trial is not None
@@ -1094,7 +1090,7 @@ def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
     ):
         path.write_bytes(broken)
         with pytest.raises(ValueError, match=r"j\.jsonl"):
-            Bisection(of.good, of.bad, journal=path)
+            of.session(journal=path)
         assert path.read_bytes() == broken
 
 
@@ -1102,7 +1098,7 @@ def test_a_journal_that_cannot_be_written_stops_before_the_first_run(tmp_path: P
     of = pair(8)
     for path in (tmp_path / "no" / "such" / "j.jsonl", tmp_path):
         with pytest.raises((OSError, ValueError)):
-            bisect_fields(of.good, of.bad, lambda capture: pytest.fail("it was run"), journal=path)
+            of.bisect(lambda capture: pytest.fail("it was run"), journal=path)
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -1112,7 +1108,7 @@ def test_a_full_disk_costs_one_verdict_alone(
     """The write fails, whole or half a line is there; told once more the journal is whole."""
     of = pair(8)
     path = tmp_path / "j.jsonl"
-    session = Bisection(of.good, of.bad, journal=path)
+    session = of.session(journal=path)
     session.tell("pass")
     names = session.trial and session.trial.names
 
@@ -1129,7 +1125,7 @@ def test_a_full_disk_costs_one_verdict_alone(
     assert session.trial is not None
     assert session.trial.names == names
     session.tell("fail")
-    again = Bisection(of.good, of.bad, journal=path)
+    again = of.session(journal=path)
     assert [trial.outcome for trial in again.journal] == ["pass", "fail"]
 
 
@@ -1139,7 +1135,7 @@ def test_two_sessions_on_one_journal_lose_no_verdict(tmp_path: Path) -> None:
     """
     of = pair(8)
     path = tmp_path / "j.jsonl"
-    one, other = (Bisection(of.good, of.bad, journal=path) for _ in range(2))
+    one, other = (of.session(journal=path) for _ in range(2))
     one.tell("pass")
     with pytest.raises((ValueError, OSError), match=r"j\.jsonl"):
         other.tell("fail")
@@ -1150,7 +1146,7 @@ def test_two_sessions_on_one_journal_lose_no_verdict(tmp_path: Path) -> None:
 def killed_at_5(where: str, journal: Path, log: Path) -> None:
     """A bisection that kills its process in the fifth run, or behind it."""
     of = pair(14)
-    oracle = Planted(of, truth("and", ["q003", "q009"]))
+    oracle = Planted(of, ["q003", "q009"])
 
     def run(capture: Capture) -> str:
         outcome = oracle(capture)
@@ -1164,7 +1160,7 @@ def killed_at_5(where: str, journal: Path, log: Path) -> None:
         if where == "between" and session.queries == 5:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    bisect_fields(of.good, of.bad, run, journal=journal, progress=told)
+    of.bisect(run, journal=journal, progress=told)
 
 
 @pytest.mark.parametrize(("where", "kept"), [("oracle", 4), ("between", 5)])
@@ -1181,12 +1177,12 @@ def test_a_killed_process_loses_no_verdict(tmp_path: Path, where: str, kept: int
     assert len(told) == kept
     assert [trial.outcome for trial in Journal.read(path)] == told
     of = pair(14)
-    oracle = Planted(of, truth("and", ["q003", "q009"]))
-    found = bisect_fields(of.good, of.bad, oracle, journal=path)
+    oracle = Planted(of, ["q003", "q009"])
+    found = of.bisect(oracle, journal=path)
     assert fields_of(found) == {"q003", "q009"}
     assert found.queries == kept + len(oracle.seen)
-    whole = Planted(of, truth("and", ["q003", "q009"]))
-    bisect_fields(of.good, of.bad, whole)
+    whole = Planted(of, ["q003", "q009"])
+    of.bisect(whole)
     assert oracle.seen == whole.seen[kept:]
 
 
@@ -1205,9 +1201,7 @@ def test_an_oracle_that_talks_nonsense_is_refused_and_not_written_down(
     path = tmp_path / "j.jsonl"
     count = itertools.count()
     with pytest.raises((ValueError, TypeError)) as refusal:
-        bisect_fields(
-            of.good, of.bad, lambda capture: "fail" if next(count) < 2 else nonsense, journal=path
-        )
+        of.bisect(lambda capture: "fail" if next(count) < 2 else nonsense, journal=path)
     text = str(refusal.value)
     for word in ("got", "pass", "fail", "hang"):
         assert word in text
@@ -1222,7 +1216,7 @@ def test_an_oracle_that_talks_nonsense_is_refused_and_not_written_down(
 def test_an_oracle_that_raises_is_no_verdict(tmp_path: Path, error: BaseException) -> None:
     of = pair(14)
     path = tmp_path / "j.jsonl"
-    oracle = Planted(of, truth("and", ["q003", "q009"]))
+    oracle = Planted(of, ["q003", "q009"])
 
     def breaks(capture: Capture) -> str:
         if len(oracle.seen) == 4:
@@ -1230,7 +1224,7 @@ def test_an_oracle_that_raises_is_no_verdict(tmp_path: Path, error: BaseExceptio
         return oracle(capture)
 
     with pytest.raises(type(error)) as raised:
-        bisect_fields(of.good, of.bad, breaks, journal=path)
+        of.bisect(breaks, journal=path)
     assert raised.value is error
     assert len(Journal.read(path)) == 4
 
@@ -1244,7 +1238,7 @@ def test_an_oracle_that_changes_its_capture_changes_nothing_else() -> None:
             capture.words[:] = 0
         return outcome
 
-    assert fields_of(bisect_fields(of.good, of.bad, vandal)) == {"q004"}
+    assert fields_of(of.bisect(vandal)) == {"q004"}
 
 
 WRONG = [
@@ -1270,9 +1264,7 @@ WRONG = [
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_wrong_arguments_are_one_sentence(wrong: dict[str, Any]) -> None:
     of = pair(6)
-    text = refused(
-        lambda: bisect_fields(of.good, of.bad, lambda capture: pytest.fail("it was run"), **wrong)
-    )
+    text = refused(lambda: of.bisect(lambda capture: pytest.fail("it was run"), **wrong))
     assert next(iter(wrong)).split("_")[0] in text
 
 
@@ -1292,7 +1284,7 @@ def test_captures_that_cannot_be_bisected_are_one_sentence() -> None:
     refused(lambda: bisect_fields(of.good, written("bad", (0, 1)), run), "job")
     refused(lambda: bisect_fields("good", of.bad, run), "Capture")  # type: ignore[arg-type]
     refused(lambda: bisect_fields(of.good, None, run), "Capture")  # type: ignore[arg-type]
-    refused(lambda: bisect_fields(of.good, of.bad, "simulated"), "oracle")  # type: ignore[arg-type]
+    refused(lambda: of.bisect("simulated"), "oracle")  # type: ignore[arg-type]
 
 
 def test_only_addresses_differ_says_so() -> None:
@@ -1321,7 +1313,7 @@ def test_the_result_is_a_sentence_a_diff_and_what_it_cost() -> None:
         assert 0 <= sum(chances) <= 1 + 1e-9
         seen.append((session.queries, session.left))
 
-    found = bisect_fields(of.good, of.bad, Planted(of, truth("and", guilty)), progress=progress)
+    found = of.bisect(Planted(of, guilty), progress=progress)
     assert [queries for queries, _ in seen] == list(range(1, found.queries + 1))
     assert seen[-1][1] == 0
     assert all(left >= 1 for _, left in seen[:-1])
@@ -1336,10 +1328,10 @@ def test_the_result_is_a_sentence_a_diff_and_what_it_cost() -> None:
 
 def test_stop_gives_what_is_known_so_far() -> None:
     of = pair(16, 8)
-    oracle = Planted(of, truth("and", ["q003", "q009"]))
-    found = bisect_fields(of.good, of.bad, oracle, stop=lambda: len(oracle.seen) == 3)
+    oracle = Planted(of, ["q003", "q009"])
+    found = of.bisect(oracle, stop=lambda: len(oracle.seen) == 3)
     assert (found.queries, found.done, found.culprits) == (3, False, ())
-    none = bisect_fields(of.good, of.bad, oracle, stop=lambda: True)
+    none = of.bisect(oracle, stop=lambda: True)
     assert (none.queries, none.done) == (0, False)
 
 
