@@ -118,25 +118,9 @@ def test_simulated_captures_are_predicted(captures: npulab.CaptureSet, name: str
         "equal",
         0,
     )
-    assert found.compared == len(captures[name].buffers["output"])
-
-
-def test_output_of_a_zero_point_that_is_right_may_be_unwritten(
-    captures: npulab.CaptureSet, vivante: Target
-) -> None:
-    """Equal, but of one value: memory may have held it before the job; what npulab's device
-    wrote was written.
-    """
-    lifted = vivante.lift(captures["sim-update4"])
-    layer = replace(lifted.layer, bias=[-(2**25)], activation="relu")
-    lowered = vivante.lower(layer, x=lifted.x)
-    output = bytes([layer.output_q.zero_point]) * 9
-    found = npulab.check(lowered.with_buffers(output=output))
-    assert (found.verdict, found.compared, found.mismatches, found.ok) == ("one value", 9, 0, True)
-    assert "as in memory that no job wrote" in found.reason
-    ran = npulab.Simulated().record(lowered)
-    assert ran.buffers["output"] == output
-    assert npulab.check(ran).verdict == "equal"
+    count = len(captures[name].buffers["output"])
+    assert found.compared == count
+    assert repr(found) == f"Comparison({name} (simulated): equal, 0 of {count} differ)"
 
 
 def test_a_wrong_output_differs_and_says_where(captures: npulab.CaptureSet) -> None:
@@ -159,6 +143,7 @@ def test_nothing_to_compare(captures: npulab.CaptureSet) -> None:
         assert ("0 of 3456 outputs were compared" in found.reason) == (missing == "input")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SIMULATED)
 def test_one_wrong_bit_in_words_or_coefficients_differs(
     captures: npulab.CaptureSet, name: str
@@ -199,13 +184,6 @@ def test_planted_mistakes_are_caught(
         caught = {"sim-1x1"}
     differ = {name for name in SIMULATED if npulab.check(captures[name]).verdict == "differs"}
     assert caught <= differ
-
-
-def test_comparison_prints_its_verdict(captures: npulab.CaptureSet) -> None:
-    assert (
-        repr(npulab.check(captures["sim-1x1"]))
-        == "Comparison(sim-1x1 (simulated): equal, 0 of 3456 differ)"
-    )
 
 
 def test_comparison_that_is_none_says_so(captures: npulab.CaptureSet) -> None:
@@ -286,7 +264,7 @@ def test_what_is_no_capture_is_refused(captures: npulab.CaptureSet) -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", ["sim-3x3-sparse", "sim-3x3-same"])
 def test_a_flip_never_freezes_or_escapes_check(
     captures: npulab.CaptureSet, name: str, seed: int
@@ -296,18 +274,12 @@ def test_a_flip_never_freezes_or_escapes_check(
     for field in ("kernel_z_size", "out_image_z_size", "in_image_x_size"):
         item = capture.maps["NN"][field]
         assert npulab.check(capture.with_fields(**{field: 2**item.width - 1})).verdict == "differs"
-    for bit in np.random.RandomState(seed).randint(0, 8 * len(capture.buffers["coefficients"]), 50):
+    for bit in np.random.RandomState(seed).randint(0, 8 * len(capture.buffers["coefficients"]), 20):
         data = bytearray(capture.buffers["coefficients"])
         data[bit // 8] ^= 2 ** (int(bit) % 8)
         changed = capture.with_buffers(coefficients=bytes(data))
         # a bit may be too small to show in any output, which the device knows
         assert not npulab.check(changed).ok or npulab.Simulated()(changed) == "pass"
-
-
-def test_several_jobs_are_not_called_equal(captures: npulab.CaptureSet) -> None:
-    capture = captures["sim-1x1"]
-    found = npulab.check(replace(capture, jobs=(*capture.jobs, *captures["sim-3x3-same"].jobs)))
-    assert (found.verdict, found.compared) == ("nothing to compare", 0)
 
 
 def test_chip_that_is_not_covered_has_nothing_to_compare(
@@ -343,10 +315,8 @@ def test_odd_parameters_do_not_stop_check(captures: npulab.CaptureSet) -> None:
         {"kernel_h": "3", "stride_h": True, "input_h": -1},
         {"input_scale": "x", "depthwise": 1},
     ):
-        for name in SIMULATED:
-            assert (
-                npulab.check(replace(captures[name], parameters=parameters)).verdict == "equal"
-            ), (name, parameters)
+        changed = replace(captures["sim-3x3-same"], parameters=parameters)
+        assert npulab.check(changed).verdict == "equal", parameters
 
 
 def test_write_of_0_to_an_unknown_register_is_seen(captures: npulab.CaptureSet) -> None:
@@ -408,7 +378,6 @@ def test_float16_outputs_are_compared_in_ulps(
         0,
         "ulp",
     )
-    assert repr(found) == "Comparison(sim-1x1 (simulated): equal, 0 of 60 differ)"
     output.view(np.uint16)[2, 1, 0] ^= 1
     output.view(np.uint16)[3, 1, 2] += 7
     found = npulab.check(captures["sim-1x1"])
@@ -452,9 +421,6 @@ def test_network_of_several_inputs_is_checked(
     found = npulab.check(captures["sim-1x1"])
     assert (found.verdict, found.mismatches, found.first) == ("differs", 1, (1, 2, 3))
     assert npulab.analysis.mismatch.summary.mismatches(found).border.sum() == 0
-    one = Network((Elementwise("copy", a.shape),))
-    lifted_as(monkeypatch, vivante, one, a, a)
-    assert npulab.check(captures["sim-1x1"]).verdict == "equal"
     for x in ((a, None), None):
         lifted_as(monkeypatch, vivante, network, x, None)
         found = npulab.check(captures["sim-1x1"])
