@@ -594,13 +594,11 @@ def _reciprocals(start: Pooled, output: Array) -> Changes:
         if full != layer.rounding:
             names.append(full)
     sums, counts = _telling_sums(start)
-    exact = set()
-    for rounding in names:
-        of = with_layer(start, rounding=rounding)
-        exact.add(_quotient(of, sums, counts).tobytes())
+    exactly = {rounding: with_layer(start, rounding=rounding) for rounding in names}
+    exact = {_quotient(of, sums, counts).tobytes() for of in exactly.values()}
     for fraction, rounded, rounding in product(FRACTIONS, (NEAREST, DOWN, UP), names):
         reciprocal = Reciprocal(fraction, rounded)
-        of = _by_reciprocal(start, reciprocal, rounding)
+        of = _with_average(exactly[rounding], reciprocal=reciprocal)
         table = _quotient(of, sums, counts).tobytes()
         if table not in exact:
             found.setdefault(table, []).append((reciprocal, rounding))
