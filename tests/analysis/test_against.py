@@ -110,7 +110,8 @@ def test_the_recorded_output_against_the_simulated_device() -> None:
         f"{COUNT} captures against simulated (simulated is npulab's own device), 0 differ or fail "
         f"({COUNT} equal)"
     )
-    assert shell("check", *CASES, "--against", "simulated", "--jobs", "2") == found
+    few = ["check", *CASES[:3], "--against", "simulated"]
+    assert shell(*few, "--jobs", "2") == shell(*few)
     rows = json_lines(shell("check", *CASES, "--against", "simulated", "--json").out)
     assert [row["case"] for row in rows] == NAMES
     for row in rows:
@@ -172,7 +173,7 @@ def test_ten_planted_differences_of_two_devices_are_reported(here: Path) -> None
     assert equal.out.splitlines()[-1].endswith(f", 0 differ or fail ({COUNT} equal)")
 
 
-@pytest.mark.parametrize("place", range(0, 16, 3))
+@pytest.mark.parametrize("place", [0, 15])
 def test_a_changed_byte_of_a_captured_output_is_found(tmp_path: Path, place: int) -> None:
     capture = npulab.load(FOLDER / NAMES[0])
     changed = bytearray(capture.buffers["output"])
@@ -197,17 +198,13 @@ def test_a_changed_byte_of_a_captured_output_is_found(tmp_path: Path, place: int
 def test_a_device_that_does_not_write_the_output_says_how(
     here: Path, device: str, verdict: str, words: str
 ) -> None:
-    found = shell("check", *CASES, "--against", f"python:mine:{device}", "--json")
+    found = shell("check", *CASES[:3], "--against", f"python:mine:{device}", "--json")
     rows = json_lines(found.out)
-    assert found.code == 1
-    assert found.err == ""
+    assert (found.code, found.err, len(rows)) == (1, "", 3)
     for row in rows:
         size = len(output_of(row["case"]))
         assert row["verdict"] == verdict
         assert words.format(size=size, over=size + 3) in row["reason"]
-    assert len(rows) == COUNT
-    crash = shell("check", *CASES, "--against", "python:mine:Crashes").out
-    assert "mine.py" in crash
 
 
 def test_two_devices_that_hang_show_nothing(here: Path) -> None:
@@ -218,6 +215,7 @@ def test_two_devices_that_hang_show_nothing(here: Path) -> None:
     one = shell("check", *CASES, "--device", "python:mine:Hangs", "--against", "simulated")
     assert one.code == 1
     assert "the first device hangs: the unit waits for memory" in one.out
+    assert "mine.py" in shell("check", CASES[0], "--against", "python:mine:Crashes").out
 
 
 @pytest.mark.parametrize(
@@ -341,20 +339,23 @@ def checked(board: object, change: Callable[[npulab.Capture], npulab.Capture]) -
     return out
 
 
-def test_a_capture_is_not_blamed_for_the_state_that_another_left() -> None:
-    for number in range(COUNT - 1):
-        found = checked(Board(NAMES[number], resets=True), lambda capture: capture)
-        right = number + 1
-        assert found == ["equal"] * right + ["unsteady"] + ["equal"] * (COUNT - 1 - right), number
-        # without a reset nothing can be said of it, nor of any other
-        found = checked(Board(NAMES[number], resets=False), lambda capture: capture)
-        assert found[: right + 1] == ["equal"] * right + ["unsteady"], number
-        known = NAMES[max(number - 1, 0)]
-        stuck = f"the device no longer gives the output of {known}, which it gave before"
-        assert found[right + 1 :] == [stuck] * (number < COUNT - 2), number
+@pytest.mark.parametrize(
+    "number",
+    [0, COUNT - 2, *(pytest.param(one, marks=pytest.mark.long) for one in range(1, COUNT - 2))],
+)
+def test_a_capture_is_not_blamed_for_the_state_that_another_left(number: int) -> None:
+    found = checked(Board(NAMES[number], resets=True), lambda capture: capture)
+    right = number + 1
+    assert found == ["equal"] * right + ["unsteady"] + ["equal"] * (COUNT - 1 - right)
+    # without a reset nothing can be said of it, nor of any other
+    found = checked(Board(NAMES[number], resets=False), lambda capture: capture)
+    assert found[: right + 1] == ["equal"] * right + ["unsteady"]
+    known = NAMES[max(number - 1, 0)]
+    stuck = f"the device no longer gives the output of {known}, which it gave before"
+    assert found[right + 1 :] == [stuck] * (number < COUNT - 2)
 
 
-@pytest.mark.parametrize("boards", [50, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.parametrize("boards", [35, pytest.param(150, marks=pytest.mark.long)])
 def test_no_state_of_a_board_makes_a_false_answer(boards: int) -> None:
     """Random boards: jobs that spoil them or hang, with and without a reset, and captures whose
     recorded output is not what the job computes."""
