@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blank_page import BlankPage
-from playwright.sync_api import Browser
 
 import npulab
 from npulab import Capture, QuantParams, bisect_fields
@@ -22,7 +20,7 @@ from npulab.captures.capture import CaptureSet, Job
 from npulab.captures.target import Target
 from npulab.captures.tokens import Pass, Place, Tokens
 from npulab.cli import main
-from npulab.notebook.widgets import BisectView, DiffModel, DiffView
+from npulab.notebook.widgets import BisectView, DiffModel
 from npulab.registers.map import RegisterMap
 
 BLOCKS = ("LOAD", "GEMM", "ALU")
@@ -121,17 +119,6 @@ def test_what_one_row_of_a_job_says() -> None:
     # sets are compared by number
     both = DiffModel(CaptureSet((GOOD,)), CaptureSet((capture("b", INSERTED),)))
     assert both.streams == ""
-
-
-def test_the_page_begins_with_the_sentence(chrome: Browser) -> None:
-    view = DiffView(GOOD, capture("b", INSERTED))
-    with BlankPage(chrome, view) as page:
-        second = page.page.locator(".npulab-diff > *").nth(1)
-        assert second.inner_text() == view.summary
-        assert page.page.locator("tbody tr").count() == 1
-        assert (page.accessibility(), page.errors) == ([], [])
-    with BlankPage(chrome, DiffView(GOOD, capture("b", [job(0, 1), *JOBS[1:]]))) as page:
-        assert page.page.locator(".npulab-diff > *").nth(1).get_attribute("class") == "tools"
 
 
 @pytest.mark.parametrize(

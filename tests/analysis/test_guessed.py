@@ -66,6 +66,7 @@ def test_a_job_of_cdp_on_nv_small_is_a_guess() -> None:
     assert after.guessed
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "fields"), GUESSED.items())
 def test_a_bisection_that_ends_on_a_guess_says_so(
     name: str, fields: dict[str, int], tmp_path: Path

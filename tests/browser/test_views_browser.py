@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_edited as edited
 from anywidget import AnyWidget
 from blank_page import BlankPage, colours
 from conftest import CAPTURES
@@ -296,6 +297,17 @@ def test_a_window_that_moves_is_drawn(chrome: Browser) -> None:
         page.page.evaluate("document.body.dataset.jpThemeLight = 'false'")
         settled(page)
         assert page.errors == []
+
+
+def test_jobs_that_differ_are_the_first_sentence(chrome: Browser) -> None:
+    view = DiffView(edited.GOOD, edited.capture("b", edited.INSERTED))
+    with BlankPage(chrome, view) as page:
+        assert page.page.locator(".npulab-diff > *").nth(1).inner_text() == view.summary
+        assert page.page.locator("tbody tr").count() == 1
+        assert (page.accessibility(), page.errors) == ([], [])
+    fields = edited.capture("b", [edited.job(0, 1), *edited.JOBS[1:]])
+    with BlankPage(chrome, DiffView(edited.GOOD, fields)) as page:
+        assert page.page.locator(".npulab-diff > *").nth(1).get_attribute("class") == "tools"
 
 
 def test_differences_by_key(chrome: Browser) -> None:
