@@ -365,24 +365,23 @@ def test_names_make_families() -> None:
     ("kinds", "flake", "trials"),
     [
         (2, 0.0, 3),
-        *(pytest.param(4, rate, 20, marks=pytest.mark.long) for rate in (0.0, 0.01, 0.02, 0.05)),
+        *(pytest.param(8, rate, 20, marks=pytest.mark.long) for rate in (0.0, 0.01, 0.02, 0.05)),
     ],
 )
 def test_trials_of_each_kind_among_130_parts(kinds: int, flake: float, trials: int) -> None:
-    """The core of the table in ``bench_bisection``, which has all kinds and more trials."""
+    """The kinds of the table in ``bench_bisection``, in the normal run two of them."""
     from bench_bisection import bound, measured
 
     right = []
-    for kind, alone in (("OR 2", 0), ("AND 2", 2), ("single", 0), ("AND 3", 3))[:kinds]:
+    # of each kind the number of parts that break it only together
+    table = [("OR 2", 0), ("AND 2", 2), ("single", 0), ("AND 3", 3)]
+    table += [("OR 3", 0), ("1 or AND 2", 2), ("AND 5", 5), ("OR 5", 0)]
+    for kind, alone in table[:kinds]:
         runs, share = measured("npulab", kind, flake, trials)
-        # what breaks it only together is tried part by part, too, before it is reported; BAD runs
-        # once
+        # these parts are tried one by one, too, before an answer is reported; BAD runs once
         capacity = bound(kind, 0.0) / bound(kind, flake)
-        assert runs <= 1.3 * bound(kind, flake) + (alone + 1) / capacity, (
-            kind,
-            runs,
-            bound(kind, flake),
-        )
+        factor = 1.5 if "5" in kind else 1.3
+        assert runs <= factor * bound(kind, flake) + (alone + 1) / capacity, (kind, runs)
         right.append(share)
     assert sum(right) / len(right) >= 0.98, right
 
