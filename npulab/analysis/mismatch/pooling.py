@@ -594,11 +594,15 @@ def _reciprocals(start: Pooled, output: Array) -> Changes:
         if full != layer.rounding:
             names.append(full)
     sums, counts = _telling_sums(start)
-    exactly = {rounding: with_layer(start, rounding=rounding) for rounding in names}
-    exact = {_quotient(of, sums, counts).tobytes() for of in exactly.values()}
+    rounded_as = {}
+    exact = set()
+    for rounding in names:
+        of = with_layer(start, rounding=rounding)
+        rounded_as[rounding] = of
+        exact.add(_quotient(of, sums, counts).tobytes())
     for fraction, rounded, rounding in product(FRACTIONS, (NEAREST, DOWN, UP), names):
         reciprocal = Reciprocal(fraction, rounded)
-        of = _with_average(exactly[rounding], reciprocal=reciprocal)
+        of = _with_average(rounded_as[rounding], reciprocal=reciprocal)
         table = _quotient(of, sums, counts).tobytes()
         if table not in exact:
             found.setdefault(table, []).append((reciprocal, rounding))
