@@ -16,6 +16,7 @@ from conftest import CAPTURES, shared
 from shell_runs import json_lines, refused, shell
 
 import npulab
+from npulab import Capture, load, save
 from npulab.analysis.against import Side, Sides
 from npulab.captures.devices import InProcess
 from npulab.captures.target import Hang, Run
@@ -100,7 +101,7 @@ def program(folder: Path, code: str, names: Sequence[str]) -> str:
 
 
 def output_of(name: str) -> bytes:
-    return npulab.load(FOLDER / name).buffers["output"]
+    return load(FOLDER / name).buffers["output"]
 
 
 def test_the_recorded_output_against_the_simulated_device() -> None:
@@ -175,10 +176,10 @@ def test_ten_planted_differences_of_two_devices_are_reported(here: Path) -> None
 
 @pytest.mark.parametrize("place", [0, 15])
 def test_a_changed_byte_of_a_captured_output_is_found(tmp_path: Path, place: int) -> None:
-    capture = npulab.load(FOLDER / NAMES[0])
+    capture = load(FOLDER / NAMES[0])
     changed = bytearray(capture.buffers["output"])
     changed[place] ^= 1
-    npulab.save(capture.with_buffers(output=bytes(changed)), tmp_path / "a")
+    save(capture.with_buffers(output=bytes(changed)), tmp_path / "a")
     found = shell("check", tmp_path, "--against", "simulated", "--json")
     (row,) = json_lines(found.out)
     assert (found.code, row["verdict"]) == (1, "differs")
@@ -263,9 +264,9 @@ def test_what_ran_before_a_program_was_lost_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_capture_without_an_output_is_not_compared(here: Path) -> None:
-    capture = npulab.load(FOLDER / NAMES[0])
+    capture = load(FOLDER / NAMES[0])
     bare = {name: data for name, data in capture.buffers.items() if name != "output"}
-    npulab.save(replace(capture, buffers=bare), here / "set" / "bare")
+    save(replace(capture, buffers=bare), here / "set" / "bare")
     found = shell("check", here / "set", "--against", "simulated", "--json")
     (row,) = json_lines(found.out)
     assert (found.code, row["verdict"], row["compared"]) == (3, "nothing to compare", 0)
@@ -274,7 +275,7 @@ def test_a_capture_without_an_output_is_not_compared(here: Path) -> None:
     pair = ["--device", "python:mine:Right", "--against", "simulated"]
     (row,) = json_lines(shell("check", here / "set", *pair, "--json").out)
     assert row["verdict"] == "equal"
-    npulab.save(capture, here / "set" / "whole")
+    save(capture, here / "set" / "whole")
     assert shell("check", here / "set", "--against", "simulated").code == 0
 
 
@@ -297,9 +298,9 @@ def test_the_device_agrees_with_the_vendors_simulator() -> None:
 
 
 def test_a_capture_that_is_not_covered_is_no_difference(here: Path) -> None:
-    capture = npulab.load(FOLDER / NAMES[0])
+    capture = load(FOLDER / NAMES[0])
     bare = {name: data for name, data in capture.buffers.items() if name == "output"}
-    npulab.save(replace(capture, buffers=bare), here / "a")
+    save(replace(capture, buffers=bare), here / "a")
     found = shell("check", here / "a", "--against", "simulated", "--json")
     (row,) = json_lines(found.out)
     assert (found.code, row["verdict"], row["compared"]) == (3, "not covered", 0)
@@ -318,7 +319,7 @@ class Board:
     def mend(self) -> None:
         self.spoiled = False
 
-    def run(self, capture: npulab.Capture) -> bytes:
+    def run(self, capture: Capture) -> bytes:
         self.runs += 1
         given: bytes = npulab.target(capture.target).simulate(capture)
         if self.spoiled:
@@ -327,13 +328,13 @@ class Board:
         return given
 
 
-def checked(board: object, change: Callable[[npulab.Capture], npulab.Capture]) -> list[str]:
+def checked(board: object, change: Callable[[Capture], Capture]) -> list[str]:
     """The verdicts of the captures on a board, with a line for why nothing more was run."""
     sides = Sides(Side("board", InProcess(board)))
     out: list[str] = []
     for name in NAMES:
         try:
-            out.append(sides.check(change(npulab.load(FOLDER / name))).verdict)
+            out.append(sides.check(change(load(FOLDER / name))).verdict)
         except OSError as error:
             return [*out, str(error)]
     return out
@@ -365,7 +366,7 @@ def test_no_state_of_a_board_makes_a_false_answer(boards: int) -> None:
             super().__init__("", resets)
             self.spoiling, self.hangs = spoils, hangs
 
-        def run(self, capture: npulab.Capture) -> bytes:
+        def run(self, capture: Capture) -> bytes:
             if capture.name in self.hangs:
                 self.spoiled = False  # a hang is raised after the board was made ready
                 raise Hang("no answer")
@@ -375,7 +376,7 @@ def test_no_state_of_a_board_makes_a_false_answer(boards: int) -> None:
             self.spoiled = self.spoiled or capture.name in self.spoiling
             return given
 
-    captures = [npulab.load(FOLDER / name) for name in NAMES]
+    captures = [load(FOLDER / name) for name in NAMES]
     RIGHT = {capture.name: capture.buffers["output"] for capture in captures}
     lot, seen = random.Random(1), Counter[str]()
     for _ in range(boards):
@@ -404,13 +405,13 @@ def test_no_state_of_a_board_makes_a_false_answer(boards: int) -> None:
 
 
 def test_a_job_that_differs_and_spoils_is_named() -> None:
-    def change(capture: npulab.Capture) -> npulab.Capture:
+    def change(capture: Capture) -> Capture:
         if capture.name != NAMES[3]:
             return capture
         return capture.with_buffers(output=capture.buffers["output"][::-1])
 
     sides = Sides(Side("board", InProcess(Board(NAMES[3], resets=True))))
-    results = [sides.check(change(npulab.load(FOLDER / name))) for name in NAMES]
+    results = [sides.check(change(load(FOLDER / name))) for name in NAMES]
     assert [result.verdict for result in results] == ["equal"] * 3 + ["differs"] + ["equal"] * (
         COUNT - 4
     )
@@ -419,7 +420,7 @@ def test_a_job_that_differs_and_spoils_is_named() -> None:
 
 def test_a_device_that_flickers_is_unsteady() -> None:
     class Flickers(Board):
-        def run(self, capture: npulab.Capture) -> bytes:
+        def run(self, capture: Capture) -> bytes:
             given = super().run(capture)
             if self.runs == 3:
                 raise Hang("a glitch")
@@ -434,22 +435,22 @@ def test_a_device_that_flickers_is_unsteady() -> None:
 
 def test_what_a_run_says_of_its_device_is_told() -> None:
     class Says(Board):
-        def run(self, capture: npulab.Capture) -> Run:  # type: ignore[override]
+        def run(self, capture: Capture) -> Run:  # type: ignore[override]
             return Run("done", super().run(capture), spoiled="the link is down")
 
     board = Says(NAMES[0], resets=True)
     sides = Sides(Side("board", InProcess(board)))
-    result = sides.check(npulab.load(FOLDER / NAMES[0]))
+    result = sides.check(load(FOLDER / NAMES[0]))
     assert (result.verdict, result.reason) == ("equal", "the link is down")
     assert not board.spoiled  # it was reset
 
 
 def test_equal_bytes_that_memory_may_hold_are_one_value() -> None:
     class Zeros:
-        def run(self, capture: npulab.Capture) -> bytes:
+        def run(self, capture: Capture) -> bytes:
             return bytes(100)
 
-    capture = npulab.load(FOLDER / NAMES[0]).with_buffers(output=bytes(100))
+    capture = load(FOLDER / NAMES[0]).with_buffers(output=bytes(100))
     sides = Sides(Side("zeros", InProcess(Zeros())))
     result = sides.check(capture)
     assert (result.verdict, result.ok) == ("one value", True)
@@ -459,7 +460,7 @@ def test_equal_bytes_that_memory_may_hold_are_one_value() -> None:
 
 
 def test_other_outputs_and_the_rest_of_a_page_are_not_called_equal() -> None:
-    capture = npulab.load(FOLDER / NAMES[0])
+    capture = load(FOLDER / NAMES[0])
     more = replace(capture, buffers={**capture.buffers, "output_1": b"abc"})
     sides = Sides(Side("simulated", npulab.Simulated()))
     result = sides.check(more)
@@ -467,7 +468,7 @@ def test_other_outputs_and_the_rest_of_a_page_are_not_called_equal() -> None:
         "partly compared",
         "buffer 'output_1' was not compared",
     )
-    capture = npulab.load(CAPTURES / "vivante" / "sim-3x3-same")
+    capture = load(CAPTURES / "vivante/sim-3x3-same")
     output = capture.buffers["output"]
     page = output + bytes(-len(output) % 4096)
     result = sides.check(capture.with_buffers(output=page))
@@ -480,7 +481,7 @@ def test_other_outputs_and_the_rest_of_a_page_are_not_called_equal() -> None:
         "2 of 1202 bytes hold no value of the output and differ (fill)",
     )
     # if it is not known which bytes hold a value, all do
-    capture = npulab.load(CAPTURES / "onert" / "sim-hybrid-2d")
+    capture = load(CAPTURES / "onert/sim-hybrid-2d")
     output = capture.buffers["output"]
     result = sides.check(capture.with_buffers(output=output + b"ab"))
     assert (result.verdict, result.mismatches, result.first) == ("differs", 2, len(output))

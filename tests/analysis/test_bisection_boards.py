@@ -23,7 +23,7 @@ from conftest import CAPTURES
 from refusals import refused
 
 import npulab
-from npulab import Capture, bisect_fields, cli
+from npulab import Capture, Simulated, bisect_fields, cli, diff, load
 from npulab.analysis.bisect import MAX_HANGS, Bisected, Bisection, mix
 from npulab.analysis.bisect.proof import MOST_HIDES
 from npulab.captures.capture import Job
@@ -595,7 +595,7 @@ def subsets(names: Sequence[str], count: int, seed: int = 0) -> list[set[str]]:
 
 
 def keys_of(of: Pair) -> dict[str, tuple[int, str, str, str]]:
-    frame = npulab.diff(of.good, of.bad)
+    frame = diff(of.good, of.bad)
     return {row.field: (row.task, row.block, row.register, row.field) for row in frame.itertuples()}
 
 
@@ -685,7 +685,7 @@ def writes_of() -> tuple[Capture, Capture, RegisterMap]:
 
 def test_register_writes_of_one_side_only() -> None:
     good, bad, _ = writes_of()
-    frame = npulab.diff(good, bad)
+    frame = diff(good, bad)
     keys = [(row.task, row.block, row.register, row.field) for row in frame.itertuples()]
     fields = [key for key in keys if not key[3].startswith("(")]
     sides = [dict(one.jobs[0].writes) for one in (good, bad)]
@@ -772,7 +772,7 @@ def test_a_register_added_by_the_bad_job_is_written_in_its_place() -> None:
     looked at.
     """
     good, bad = written("good", (0, 1), (12, 1)), written("bad", (4, 5), (0, 2), (8, 6), (12, 1))
-    keys = {key[3]: key for key in (tuple(row)[1:5] for row in npulab.diff(good, bad).itertuples())}
+    keys = {key[3]: key for key in (tuple(row)[1:5] for row in diff(good, bad).itertuples())}
     assert {"cfg", "mode", "size"} <= set(keys)
     assert mix(good, bad, list(keys.values())).jobs == bad.jobs
     assert mix(good, bad, [keys["mode"]]).jobs[0].writes == ((4, 5), (0, 1), (12, 1))
@@ -809,7 +809,7 @@ def test_an_order_that_breaks_it_is_named() -> None:
     # the order alone, with the values of the good job
     assert mix(good, bad, found.culprits).jobs[0].writes == ((0, 1), (8, 1), (4, 1), (12, 1))
     good, bad = written("good", (0, 1), (4, 5)), written("bad", (4, 5), (0, 1))
-    keys = [tuple(row)[1:5] for row in npulab.diff(good, bad).itertuples()]
+    keys = [tuple(row)[1:5] for row in diff(good, bad).itertuples()]
     assert len(keys) == 1
     assert mix(good, bad, keys).jobs == bad.jobs
 
@@ -822,16 +822,14 @@ def test_all_of_a_recorded_job_is_that_job(captures: npulab.CaptureSet, share: f
         if rng.random() >= share:
             continue
         keys = sorted(
-            (row.task, row.block, row.register, row.field)
-            for row in npulab.diff(good, bad).itertuples()
+            (row.task, row.block, row.register, row.field) for row in diff(good, bad).itertuples()
         )
         assert mix(good, bad, []).jobs == good.jobs
         assert mix(good, bad, keys).jobs == bad.jobs, (good.name, bad.name)
         chosen = {key for key in keys if key[1] == "NN" and rng.random() < 0.5}
         mixed = mix(good, bad, list(chosen))
         assert {
-            (row.task, row.block, row.register, row.field)
-            for row in npulab.diff(good, mixed).itertuples()
+            (row.task, row.block, row.register, row.field) for row in diff(good, mixed).itertuples()
         } == chosen
 
 
@@ -1298,13 +1296,13 @@ def vivante_pair(which: str) -> tuple[Capture, Capture]:
     the guilty ones of ``VIVANTE``.
     """
     guilty, uniform = VIVANTE[which]
-    good = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    good = load(CAPTURES / "vivante/sim-1x1")
     if uniform:
         border = good.values["in_image_border_const"]
-        good = npulab.Simulated().record(
+        good = Simulated().record(
             good.with_buffers(input=bytes([border]) * len(good.buffers["input"]))
         )
-    judge = npulab.Simulated(good.buffers["output"])
+    judge = Simulated(good.buffers["output"])
     words = good.words.copy()
     kept = {**guilty, **SHIFTED}
     for item in good.maps["NN"]:
@@ -1314,7 +1312,7 @@ def vivante_pair(which: str) -> tuple[Capture, Capture]:
     noise = good.with_words(words)
     assert judge(noise) == "pass"
     bad = noise.with_fields(**guilty)
-    assert len(npulab.diff(good, bad)) >= 40
+    assert len(diff(good, bad)) >= 40
     return good, dataclasses.replace(bad, name="bad", buffers=good.buffers)
 
 
@@ -1322,7 +1320,7 @@ def vivante_pair(which: str) -> tuple[Capture, Capture]:
 def test_the_simulated_vivante_device(which: str) -> None:
     guilty, _ = VIVANTE[which]
     good, bad = vivante_pair(which)
-    device = npulab.Simulated(good.buffers["output"])
+    device = Simulated(good.buffers["output"])
     if which == "pair":
         assert [device(good.with_fields(**{name: value})) for name, value in guilty.items()] == [
             "pass",
@@ -1334,7 +1332,7 @@ def test_the_simulated_vivante_device(which: str) -> None:
     assert ("hang" in found.sentence) == (which == "hang")
     for capture in found.captures:
         assert device(capture) != "pass"
-        assert set(npulab.diff(good, capture).field) == set(guilty)
+        assert set(diff(good, capture).field) == set(guilty)
         assert capture.simulated
         assert capture.changed
 
@@ -1347,9 +1345,9 @@ def test_the_script_runs_from_where_the_captures_were_loaded(
         shutil.copytree(CAPTURES / "vivante" / name, tmp_path / "it's own" / name)
     monkeypatch.chdir(tmp_path / "notebooks")
     found = bisect_fields(
-        npulab.load("../it's own/sim-3x3-same"),
-        npulab.load("../it's own/sim-other-driver"),
-        npulab.Simulated(),
+        load("../it's own/sim-3x3-same"),
+        load("../it's own/sim-other-driver"),
+        Simulated(),
     )
     assert """npulab.load("../it's own/sim-3x3-same")""" in found.script()
     assert found.sentence in found.script()
@@ -1360,11 +1358,11 @@ def test_the_script_runs_from_where_the_captures_were_loaded(
 
 
 def test_the_script_says_which_capture_lies_in_no_folder() -> None:
-    good = npulab.load(CAPTURES / "vivante" / "sim-3x3-same")
+    good = load(CAPTURES / "vivante/sim-3x3-same")
     bad = good.with_fields(relu=1)
-    assert (good.folder, bad.folder) == (CAPTURES / "vivante" / "sim-3x3-same", None)
-    script = npulab.bisect_fields(
-        good, dataclasses.replace(bad, name="mine"), npulab.Simulated(good.buffers["output"])
+    assert (good.folder, bad.folder) == (CAPTURES / "vivante/sim-3x3-same", None)
+    script = bisect_fields(
+        good, dataclasses.replace(bad, name="mine"), Simulated(good.buffers["output"])
     ).script()
     assert "\n# mine: first write with npulab.save to the folder below\n" in script
 
@@ -1479,18 +1477,16 @@ def test_the_shell_refuses_captures_that_are_none(
 def test_one_byte_that_breaks_it_is_named_with_what_it_holds(
     name: str, byte: int, said: str
 ) -> None:
-    good = npulab.load(CAPTURES / "vivante/sim-3x3-same")
+    good = load(CAPTURES / "vivante/sim-3x3-same")
     data = bytearray(good.buffers[name])
     was = data[byte]
     data[byte] ^= 0x10
     bad = good.with_buffers(**{name: bytes(data)})
-    found = npulab.bisect_fields(
-        good, bad, lambda one: "fail" if one.buffers[name] == data else "pass"
-    )
+    found = bisect_fields(good, bad, lambda one: "fail" if one.buffers[name] == data else "pass")
     text = f"buffer {name} byte {byte} = {was ^ 0x10:#04x} (good {was:#04x})"
     assert found.sentence.startswith(f"{text}{', ' * bool(said)}{said} breaks it (")
     data[byte + 1] ^= 1  # of two bytes none is named
-    found = npulab.bisect_fields(
+    found = bisect_fields(
         good,
         good.with_buffers(**{name: bytes(data)}),
         lambda one: "fail" if one.buffers[name] == data else "pass",

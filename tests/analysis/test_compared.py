@@ -16,7 +16,7 @@ from conftest import CAPTURES
 from ethosu_streams import by_hand
 
 import npulab
-from npulab import cli
+from npulab import Capture, Simulated, check, cli, load, load_all, save, target
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch import model_run
 from npulab.captures.target import Lifted, Range
@@ -28,7 +28,7 @@ SAMPLE, LOT = 6, 150  # spoiled outputs of each NPU
 FEW = 8  # captures of an NPU
 
 
-def lowered(seed: int) -> npulab.Capture:
+def lowered(seed: int) -> Capture:
     """A random layer on the Rockchip NPU, as npulab's device ran it."""
     lot = np.random.RandomState(seed)
     shape = int(lot.randint(4, 9)), int(lot.randint(4, 9)), int(lot.randint(1, 20))
@@ -44,12 +44,12 @@ def lowered(seed: int) -> npulab.Capture:
         output_q=QuantParams(0.02 * 0.01 * 74 * 74 * (9 * shape[2]) ** 0.5 / 60, -5),
     )
     x = lot.randint(-128, 128, shape).astype(np.int8)
-    return npulab.Simulated().record(npulab.target("rockchip").lower(layer, x=x))
+    return Simulated().record(target("rockchip").lower(layer, x=x))
 
 
-def streamed(seed: int) -> npulab.Capture:
+def streamed(seed: int) -> Capture:
     """A layer of Ethos-U from a stream made by hand, with a random input and its output."""
-    of, capture = npulab.target("ethosu"), by_hand()
+    of, capture = target("ethosu"), by_hand()
     layer = of.lift(capture).layer
     x = np.random.RandomState(seed).randint(-128, 128, layer.input_shape).astype(np.int8)
     output = npulab.emulate(layer, x, of.rule)
@@ -57,19 +57,17 @@ def streamed(seed: int) -> npulab.Capture:
 
 
 @cache
-def whole(npu: str, most: int = FEW) -> list[npulab.Capture]:
+def whole(npu: str, most: int = FEW) -> list[Capture]:
     """Captures whose output is compared in full, drawn from those of an NPU."""
     made = {"rockchip": lowered, "ethosu": streamed}
     if npu in made:
         return [made[npu](seed) for seed in range(4)]
-    every = [*npulab.load_all(CAPTURES / npu)]
+    every = [*load_all(CAPTURES / npu)]
     drawn = random.Random(npu).sample(every, min(most, len(every)))
-    return [capture for capture in drawn if npulab.check(capture).verdict == "equal"]
+    return [capture for capture in drawn if check(capture).verdict == "equal"]
 
 
-def spoiled(
-    capture: npulab.Capture, others: list[npulab.Capture], lot: random.Random
-) -> tuple[str, npulab.Capture]:
+def spoiled(capture: Capture, others: list[Capture], lot: random.Random) -> tuple[str, Capture]:
     """The capture with an output that is not the one its jobs gave, or with more jobs."""
     data = capture.buffers["output"]
     kind = lot.choice(
@@ -128,7 +126,7 @@ def check_spoiled(npu: str, count: int, most: int) -> None:
     captures, lot = whole(npu, most), random.Random(npu)
     for _ in range(count):
         kind, capture = spoiled(lot.choice(captures), captures, lot)
-        told(kind, npulab.check(capture))
+        told(kind, check(capture))
 
 
 @pytest.mark.sample(3)
@@ -145,22 +143,22 @@ def test_no_spoiled_output_of_many_is_equal(npu: str) -> None:
 
 @pytest.mark.parametrize("npu", ["vivante", "nvdla", "rockchip"])
 def test_a_constant_prediction_shows_nothing_of_memory_that_was_not_written(npu: str) -> None:
-    of = npulab.target(npu)
+    of = target(npu)
     seen = next(one for one in whole(npu) if isinstance(of.lift(one).layer, Conv2D))
     layer, x, _ = of.lift(seen)
     layer = replace(layer, bias=np.full_like(layer.bias, -(2**24)), activation="relu")
     constant = of.lower(layer, chip=seen.chip, x=x)
-    ran = npulab.Simulated().record(constant)
-    same = npulab.check(constant.with_buffers(output=ran.buffers["output"]))
+    ran = Simulated().record(constant)
+    same = check(constant.with_buffers(output=ran.buffers["output"]))
     assert (same.verdict, same.mismatches, same.ok) == ("one value", 0, True), same
     assert same.compared == np.prod(layer.output_shape)
     assert "as in memory that no job wrote" in same.reason
-    assert npulab.check(ran).verdict == "equal"  # npulab's device wrote it
+    assert check(ran).verdict == "equal"  # npulab's device wrote it
 
 
 def test_a_nan_that_memory_holds_is_one_value() -> None:
     """Bytes of 0xff are a NaN of fp16, and so is what the NPU makes of a NaN."""
-    capture = npulab.load(CAPTURES / "ane" / "sim-1x1-relu")
+    capture = load(CAPTURES / "ane/sim-1x1-relu")
     rows = np.full(len(capture.buffers["input"]) // 2, np.nan, np.float16)
     size = len(capture.buffers["output"])
     changed = replace(
@@ -168,11 +166,9 @@ def test_a_nan_that_memory_holds_is_one_value() -> None:
         provenance="board",
         tool="x",
     )
-    found = npulab.check(changed)
+    found = check(changed)
     assert (found.verdict, found.mismatches, found.compared) == ("one value", 0, 1152), found
-    other = npulab.check(
-        changed.with_buffers(output=np.full(size // 2, np.nan, np.float16).tobytes())
-    )
+    other = check(changed.with_buffers(output=np.full(size // 2, np.nan, np.float16).tobytes()))
     assert other.verdict == "equal", other  # 0x7e00 over and over is no memory that nobody wrote
 
 
@@ -193,9 +189,9 @@ def test_what_is_one_value_is_decided_on_the_bytes_of_the_buffer(bias: int, verd
         output_q=QuantParams(0.02, 140),
     )
     x = np.random.RandomState(1).randint(0, 256, (4, 4, 16)).astype(np.uint8)
-    lowered_ = npulab.target("rockchip").lower(layer, x=x)
-    output = npulab.Simulated().record(lowered_).buffers["output"]
-    found = npulab.check(
+    lowered_ = target("rockchip").lower(layer, x=x)
+    output = Simulated().record(lowered_).buffers["output"]
+    found = check(
         replace(lowered_, buffers={**lowered_.buffers, "output": output}, provenance="board")
     )
     assert (found.verdict, found.mismatches, found.compared) == (verdict, 0, 256), (
@@ -210,10 +206,10 @@ def test_one_unwritten_range_among_written_ones_is_said(
 ) -> None:
     memory = bytes([byte]) * 16
     ranges = [Range("first", b"abcd", b"abcd"), Range("second", memory, crc=zlib.crc32(memory))]
-    capture = replace(npulab.load(CAPTURES / "vivante" / "sim-1x1"), provenance="board")
-    made = replace(npulab.target("vivante"), replay=lambda _: ranges)
+    capture = replace(load(CAPTURES / "vivante/sim-1x1"), provenance="board")
+    made = replace(target("vivante"), replay=lambda _: ranges)
     monkeypatch.setattr("npulab.analysis.check.target", lambda _: made)
-    found = npulab.check(capture)
+    found = check(capture)
     assert found.verdict == "one value"
     assert "second: every byte is the same, as in memory that no job wrote" in found.reason
     assert "first" not in found.reason
@@ -225,7 +221,7 @@ def test_an_output_that_was_never_written_is_not_right(
     npu: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for capture in whole(npu):
-        of = npulab.target(npu)
+        of = target(npu)
         layer, _, output = of.lift(capture)
         zero = 0 if layer.output_q is None else layer.output_q.zero_point
         size = len(capture.buffers["output"])
@@ -237,22 +233,22 @@ def test_an_output_that_was_never_written_is_not_right(
         if not filled or np.all(output == zero):
             continue
         idle = filled[0]
-        found = npulab.check(idle)
+        found = check(idle)
         assert (found.verdict, found.ok, found.mismatches > 0) == ("not executed", False, True), (
             found
         )
-    npulab.save(replace(idle, name="idle"), tmp_path / "idle")
+    save(replace(idle, name="idle"), tmp_path / "idle")
     assert cli.main(["check", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 capture, 1 differs (1 not executed)"
 
 
 def test_an_output_that_was_recorded_before_the_run_is_as_it_should_be(tmp_path: Path) -> None:
-    capture = npulab.load(CAPTURES / "vivante" / "update4-mesa")
-    found = npulab.check(capture)
+    capture = load(CAPTURES / "vivante/update4-mesa")
+    found = check(capture)
     assert (found.verdict, found.ok, found.before_run) == ("not executed", True, True)
     changed = capture.with_buffers(output=capture.buffers["output"] + bytes(8))
-    assert not npulab.check(changed).ok
-    npulab.save(replace(capture, parameters={}), tmp_path / "ran")
+    assert not check(changed).ok
+    save(replace(capture, parameters={}), tmp_path / "ran")
     assert cli.main(["check", str(tmp_path)]) == 1
     assert cli.main(["check", str(CAPTURES / "vivante/update4-mesa")]) == 0
 
@@ -260,9 +256,9 @@ def test_an_output_that_was_recorded_before_the_run_is_as_it_should_be(tmp_path:
 @pytest.mark.parametrize(("npu", "most"), [("ane", 3), ("nvdla", 3), ("rockchip", 1)])
 def test_fill_that_holds_something_is_said_and_not_compared(npu: str, most: int) -> None:
     """Bytes whose change lifting does not notice lie between the elements."""
-    of, lot, said = npulab.target(npu), random.Random(npu), 0
+    of, lot, said = target(npu), random.Random(npu), 0
     for capture in whole(npu)[:most]:
-        assert npulab.check(capture).fill == 0
+        assert check(capture).fill == 0
         data, output = bytearray(capture.buffers["output"]), of.lift(capture).output
         fill = [
             at
@@ -280,7 +276,7 @@ def test_fill_that_holds_something_is_said_and_not_compared(npu: str, most: int)
             continue
         for at in fill:
             data[at] = lot.randrange(256)
-        found = npulab.check(capture.with_buffers(output=bytes(data)))
+        found = check(capture.with_buffers(output=bytes(data)))
         said += 1
         assert (found.verdict, found.ok, found.mismatches) == ("equal", True, 0), found
         assert found.fill == len(data) - output.nbytes
@@ -300,9 +296,9 @@ def test_fill_that_holds_something_is_said_and_not_compared(npu: str, most: int)
 )
 def test_another_buffer_of_outputs_is_said_whatever_its_name(npu: str, name: str) -> None:
     capture = next(
-        one for one in whole(npu) if not isinstance(npulab.target(npu).lift(one).layer, Network)
+        one for one in whole(npu) if not isinstance(target(npu).lift(one).layer, Network)
     )
-    found = npulab.check(
+    found = check(
         replace(capture, buffers={**capture.buffers, name: random.Random(name).randbytes(40)})
     )
     assert (found.verdict, found.ok, found.complete) == ("partly compared", True, False)
@@ -322,7 +318,7 @@ def test_a_recorded_buffer_that_is_cut_differs_in_words(npu: str) -> None:
             if asked or name in ("output", "commands"):
                 continue
             for rest in (data[: len(data) // 2], b"", data[:-1]):
-                found = npulab.check(capture.with_buffers(**{name: rest}))
+                found = check(capture.with_buffers(**{name: rest}))
                 assert (found.verdict == "differs") != found.ok, (name, len(rest), found)
                 assert "recorded" not in found.reason or "than were recorded" in found.reason
                 if len(rest) < len(data) - 1:
@@ -334,22 +330,22 @@ def test_a_recorded_buffer_that_is_cut_differs_in_words(npu: str) -> None:
 
 
 def test_of_what_is_cut_the_bytes_are_said() -> None:
-    add = npulab.load(CAPTURES / "nvdla" / "sim-add")
+    add = load(CAPTURES / "nvdla/sim-add")
     for name, data in (("input", bytes(319)), ("input", b""), ("other", bytes(160))):
-        found = npulab.check(add.with_buffers(**{name: data}))
+        found = check(add.with_buffers(**{name: data}))
         assert (found.verdict, found.ok) == ("differs", False)
         assert (
             f"buffer {name!r}: got {len(data)} bytes, allowed by its words are 320" in found.reason
         )
-    tanh = npulab.load(CAPTURES / "ane" / "sim-tanh").with_buffers(coefficients=b"")
-    assert "got 0 bytes of coefficients, allowed by its words are 128" in npulab.check(tanh).reason
+    tanh = load(CAPTURES / "ane/sim-tanh").with_buffers(coefficients=b"")
+    assert "got 0 bytes of coefficients, allowed by its words are 128" in check(tanh).reason
 
 
 def test_words_that_do_not_encode_again_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    capture = npulab.load(CAPTURES / "vivante" / "sim-1x1")
-    made = replace(npulab.target("vivante"), recode=lambda one: one.buffers["coefficients"] + b"x")
+    capture = load(CAPTURES / "vivante/sim-1x1")
+    made = replace(target("vivante"), recode=lambda one: one.buffers["coefficients"] + b"x")
     monkeypatch.setattr("npulab.analysis.check.target", lambda _: made)
-    found = npulab.check(capture)
+    found = check(capture)
     assert (found.verdict, found.ok, found.mismatches, found.compared) == (
         "differs",
         False,
@@ -362,12 +358,12 @@ def test_words_that_do_not_encode_again_differ(monkeypatch: pytest.MonkeyPatch) 
 def test_the_rest_of_a_page_is_no_output_and_junk_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    capture = npulab.load(CAPTURES / "vivante" / "sim-3x3-same")
+    capture = load(CAPTURES / "vivante/sim-3x3-same")
     output = capture.buffers["output"]
     paged = capture.with_buffers(output=output.ljust(4096, b"\x5a"))
-    assert (npulab.check(paged).verdict, npulab.check(paged).reason) == ("equal", "")
+    assert (check(paged).verdict, check(paged).reason) == ("equal", "")
     for more in (b"\x5a" * (8192 - len(output)), bytes(range(256)) * 11 + bytes(80)):
-        found = npulab.check(capture.with_buffers(output=output + more))
+        found = check(capture.with_buffers(output=output + more))
         assert (found.verdict, found.ok, found.compared, found.outputs) == (
             "partly compared",
             True,
@@ -378,11 +374,11 @@ def test_the_rest_of_a_page_is_no_output_and_junk_is_said(
             found.reason
             == f"{len(more)} of {1200 + len(more)} bytes of buffer 'output' belong to no output that the jobs say"
         )
-    npulab.save(
+    save(
         replace(capture.with_buffers(output=output + bytes(1000)), name="longer"),
         tmp_path / "longer",
     )
-    npulab.save(replace(capture.with_buffers(output=output[:-1]), name="cut"), tmp_path / "cut")
+    save(replace(capture.with_buffers(output=output[:-1]), name="cut"), tmp_path / "cut")
     assert cli.main(["check", str(tmp_path / "longer")]) == 0
     assert (
         capsys.readouterr().out.splitlines()[-1]
@@ -396,20 +392,18 @@ def test_the_rest_of_a_page_is_no_output_and_junk_is_said(
 def test_where_recorded_outputs_were_not_compared_at_all_the_status_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = (
-        npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-1x1")
-    )
+    first, second = (load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-1x1"))
     two = replace(
         first,
         jobs=(*first.jobs, *second.jobs),
         buffers={**first.buffers, "output": random.Random(0).randbytes(1200)},
     )
-    npulab.save(two, tmp_path / "two")
+    save(two, tmp_path / "two")
     assert cli.main(["check", str(tmp_path / "two"), "--json"]) == 3
     out = capsys.readouterr().out
     assert '"nothing to compare"' in out
     assert "0 of 1200 bytes of outputs were compared" in out
-    npulab.save(second, tmp_path / "whole")
+    save(second, tmp_path / "whole")
     assert (
         cli.main(["check", str(tmp_path)]) == 0
     )  # an output was compared, the last line counts the other
@@ -417,12 +411,12 @@ def test_where_recorded_outputs_were_not_compared_at_all_the_status_says_so(
 
 
 def test_coefficients_that_were_not_read_do_not_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(_: npulab.Capture) -> None:
+    def refuses(_: Capture) -> None:
         raise ValueError("task 0: field opcode: got 4, allowed is 2")
 
-    made = replace(npulab.target("vivante"), lift=refuses, recode=refuses)
+    made = replace(target("vivante"), lift=refuses, recode=refuses)
     monkeypatch.setattr("npulab.analysis.check.target", lambda _: made)
-    found = npulab.check(npulab.load(CAPTURES / "vivante" / "sim-1x1"))
+    found = check(load(CAPTURES / "vivante/sim-1x1"))
     assert (found.verdict, found.ok, found.records()[0]["coefficients"]) == (
         "differs",
         False,
@@ -438,21 +432,21 @@ def test_where_a_target_does_not_say_how_long_its_output_is_lifting_tells(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows of 10 bytes in 16: what is behind the last row is fill, what is longer is not."""
-    real = npulab.target("vivante")
-    capture = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    real = target("vivante")
+    capture = load(CAPTURES / "vivante/sim-1x1")
     layer, x, output = real.lift(capture)
     rows = output.reshape(-1, 12)[:96]
     padded = np.pad(rows, ((0, 0), (0, 4)), constant_values=0x33).tobytes()
 
-    def lift(one: npulab.Capture) -> Lifted:
+    def lift(one: Capture) -> Lifted:
         lifted = np.frombuffer(one.buffers["output"][: 16 * 96], np.uint8).reshape(96, 16)[:, :12]
         return Lifted(layer, x, np.resize(lifted, (1, 96, 12)) ^ 0x80)
 
     made = replace(real, lift=lift, extent=None)
     monkeypatch.setattr("npulab.analysis.check.target", lambda _: made)
     monkeypatch.setattr("npulab.analysis.check.emulate", lambda *_: rows.reshape(1, 96, 12) ^ 0x80)
-    assert npulab.check(capture.with_buffers(output=padded)).verdict == "equal"
-    found = npulab.check(capture.with_buffers(output=padded + bytes(200)))
+    assert check(capture.with_buffers(output=padded)).verdict == "equal"
+    found = check(capture.with_buffers(output=padded + bytes(200)))
     assert (found.verdict, found.compared) == ("partly compared", 1152)
 
 
@@ -460,11 +454,9 @@ def test_a_job_beside_the_simulated_device_says_how_many_bytes_were_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A job of a run that no layer is lifted from: cut or longer than what the device gives."""
-    first, second = (
-        npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-1x1")
-    )
+    first, second = (load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-1x1"))
     output = first.buffers["output"]
-    made = replace(npulab.target("vivante"), simulate=lambda _: output)
+    made = replace(target("vivante"), simulate=lambda _: output)
     monkeypatch.setattr("npulab.analysis.mismatch.model_run.target", lambda _: made)
     two = replace(first, jobs=(*first.jobs, *second.jobs))
     assert model_run._checked(two).verdict == "equal"
@@ -475,13 +467,9 @@ def test_a_job_beside_the_simulated_device_says_how_many_bytes_were_compared(
         assert found.reason == f"{both} of {most} bytes of buffer 'output' were compared"
 
 
-def streamed_by(npu: str) -> list[npulab.Capture]:
+def streamed_by(npu: str) -> list[Capture]:
     """Captures with a recorded command stream."""
-    made = (
-        [lowered(seed) for seed in range(2)]
-        if npu == "rockchip"
-        else npulab.load_all(CAPTURES / npu)
-    )
+    made = [lowered(seed) for seed in range(2)] if npu == "rockchip" else load_all(CAPTURES / npu)
     return [capture for capture in made if "commands" in capture.buffers]
 
 
@@ -490,7 +478,7 @@ def test_a_command_stream_that_is_not_that_of_the_jobs_differs(npu: str) -> None
     lot = random.Random(npu)
     captures = streamed_by(npu)[:2]
     for capture in captures:
-        assert "commands" not in npulab.check(capture).reason
+        assert "commands" not in check(capture).reason
         stream = capture.buffers["commands"]
         others = [one.buffers["commands"] for one in captures if one.buffers["commands"] != stream]
         place = 8 * lot.randrange(1, len(stream) // 8 - 2)
@@ -504,13 +492,13 @@ def test_a_command_stream_that_is_not_that_of_the_jobs_differs(npu: str) -> None
             *others[:1],
         ]
         for data in wrong:
-            found = npulab.check(capture.with_buffers(commands=data))
+            found = check(capture.with_buffers(commands=data))
             if stream.startswith(data) and not any(stream[len(data) :]) and len(data) % 8 == 0:
                 continue  # what is cut is fill
             assert (found.verdict, found.ok) == ("differs", False), (capture.name, len(data), found)
             assert "buffer 'commands': " in found.reason
         for filled in (stream + bytes(16), bytes(8) + stream):
-            assert "commands" not in npulab.check(capture.with_buffers(commands=filled)).reason
+            assert "commands" not in check(capture.with_buffers(commands=filled)).reason
 
 
 def test_tasks_that_a_stream_has_nothing_of_are_said() -> None:
@@ -518,26 +506,26 @@ def test_tasks_that_a_stream_has_nothing_of_are_said() -> None:
     layer = Conv2D(
         np.full((16, 3, 3, 64), 3, np.int8), np.zeros(16, np.int32), (300, 40, 64), padding="same"
     )
-    capture = npulab.target("rockchip").lower(layer)
+    capture = target("rockchip").lower(layer)
     assert len(capture.jobs) > 1
-    assert npulab.check(capture).reason.startswith("no input")
+    assert check(capture).reason.startswith("no input")
     first = 8 * (len(capture.jobs[0].writes) + len(capture.jobs[0].start.writes))
     stream = capture.buffers["commands"]
     ends = [
         end
         for end in range(first, first + 64, 8)
-        if "nothing of task 1" in npulab.check(capture.with_buffers(commands=stream[:end])).reason
+        if "nothing of task 1" in check(capture.with_buffers(commands=stream[:end])).reason
     ]
     assert ends
-    found = npulab.check(capture.with_buffers(commands=stream[8:]))
+    found = check(capture.with_buffers(commands=stream[8:]))
     assert found.verdict == "differs"
 
 
 def test_the_byte_is_said_from_which_on_a_stream_is_another() -> None:
-    capture = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    capture = load(CAPTURES / "vivante/sim-1x1")
     stream = bytearray(capture.buffers["commands"])
     stream[28] ^= 4  # the value of the third write; two writes and a gap lie before it
-    found = npulab.check(capture.with_buffers(commands=bytes(stream)))
+    found = check(capture.with_buffers(commands=bytes(stream)))
     assert (
         found.reason
         == "buffer 'commands': from byte 0x10 on, the stream does not hold the writes of task 0"
@@ -547,7 +535,7 @@ def test_the_byte_is_said_from_which_on_a_stream_is_another() -> None:
     data[8 * 5 + 2] ^= 1  # the value of the sixth command
     assert (
         "from byte 0x28 on, the stream does not hold the writes of task 0"
-        in npulab.check(one.with_buffers(commands=bytes(data))).reason
+        in check(one.with_buffers(commands=bytes(data))).reason
     )
 
 
@@ -575,13 +563,13 @@ def test_words_that_are_not_what_the_writes_leave_are_refused(npu: str) -> None:
 def test_claims_alone_make_nothing_equal() -> None:
     """Of a capture without an output nothing of one was compared, with one task or with several."""
     said = 0
-    for capture in npulab.load_all(CAPTURES / "ane"):
+    for capture in load_all(CAPTURES / "ane"):
         bare = replace(
             capture,
             buffers={name: data for name, data in capture.buffers.items() if name != "output"},
         )
         for one in (bare, replace(bare, jobs=(*bare.jobs, *bare.jobs[:1]))):
-            found = npulab.check(one)
+            found = check(one)
             if found.claims and not found.claims_wrong:
                 said += 1
                 assert (found.verdict, found.ok, found.compared, found.complete) == (

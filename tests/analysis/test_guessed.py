@@ -11,6 +11,7 @@ import pytest
 from conftest import CAPTURES, shared
 
 import npulab
+from npulab import Capture, bisect_fields, target
 from npulab.analysis.bisect import Bisection
 from npulab.analysis.scan import Scan, scan, scan_capture
 from npulab.captures.devices import Command, InProcess, Probed, Simulated
@@ -29,7 +30,7 @@ KNOWN = {"nvdla/sim-3x3-same": {"SDP.D_DATA_CUBE_HEIGHT.HEIGHT": 20}}
 BOARD = [sys.executable, "-I", "-S", "-c", "import sys; sys.exit(124)"]
 
 
-def pair(name: str, fields: dict[str, int]) -> tuple[npulab.Capture, npulab.Capture]:
+def pair(name: str, fields: dict[str, int]) -> tuple[Capture, Capture]:
     good = npulab.load(CAPTURES / name)
     return good, good.with_fields(**fields)
 
@@ -41,7 +42,7 @@ def test_a_guess_is_said_with_the_reason(name: str, fields: dict[str, int]) -> N
     assert (run.outcome, run.guessed) == ("hang", True)
     assert run.reason.endswith(f", {GUESS}")
     assert run.reason.count(GUESS) == 1
-    assert npulab.target(bad.target).simulate([bad])[0] == run
+    assert target(bad.target).simulate([bad])[0] == run
 
 
 def test_what_the_rtl_says_is_no_guess() -> None:
@@ -50,7 +51,7 @@ def test_what_the_rtl_says_is_no_guess() -> None:
     run = Simulated().run(bad)
     assert (run.outcome, run.guessed) == ("hang", False)
     assert GUESS not in run.reason
-    first, after, last = npulab.target("nvdla").simulate([bad, good, good])
+    first, after, last = target("nvdla").simulate([bad, good, good])
     assert (first.guessed, after.guessed, last) == (False, False, after)
     assert after.reason.startswith(f"the device hangs since capture {bad.name}: SDP waits")
 
@@ -59,7 +60,7 @@ def test_a_job_of_cdp_on_nv_small_is_a_guess() -> None:
     """The rules of the RTL are those of the convolution, SDP and PDP."""
     good = npulab.load(shared("data/nvdla/nv_small/cdp_8x8x32_lrn3_int8_1"))
     bad = good.with_fields(**{"CDP_RDMA.D_DATA_CUBE_HEIGHT.HEIGHT": 8191})
-    first, after = npulab.target("nvdla").simulate([bad, good])
+    first, after = target("nvdla").simulate([bad, good])
     assert (first.outcome, first.guessed) == ("hang", True)
     assert first.reason.startswith("CDP_RDMA (SRC) reads")
     assert after.reason.count(GUESS) == 1
@@ -72,7 +73,7 @@ def test_a_bisection_that_ends_on_a_guess_says_so(
     name: str, fields: dict[str, int], tmp_path: Path
 ) -> None:
     good, bad = pair(name, fields)
-    found = npulab.bisect_fields(good, bad, Simulated(), journal=tmp_path / "trials.jsonl")
+    found = bisect_fields(good, bad, Simulated(), journal=tmp_path / "trials.jsonl")
     assert found.found
     assert found.guessed == found.hangs > 0
     trials = "1 trial" if found.hangs == 1 else f"{found.hangs} trials"
@@ -99,17 +100,17 @@ def test_a_guess_passes_through_a_function_and_a_probe() -> None:
     good, bad = pair(*next(iter(GUESSED.items())))
     asked = []
 
-    def oracle(capture: npulab.Capture) -> str:
+    def oracle(capture: Capture) -> str:
         asked.append(capture)
         return Probed(Simulated(), good)(capture)
 
-    assert GUESS in npulab.bisect_fields(good, bad, oracle).sentence
+    assert GUESS in bisect_fields(good, bad, oracle).sentence
     assert asked
 
 
 def test_a_bisection_on_the_rtls_rules_says_nothing_of_a_guess() -> None:
     ((name, fields),) = KNOWN.items()
-    found = npulab.bisect_fields(*pair(name, fields), Simulated())
+    found = bisect_fields(*pair(name, fields), Simulated())
     assert found.found
     assert found.hangs > 0
     assert found.guessed == 0
@@ -120,19 +121,19 @@ def test_what_hung_a_device_is_no_guess() -> None:
     good, bad = pair(*next(iter(GUESSED.items())))
 
     class Board:
-        def run(self, capture: npulab.Capture) -> bytes:
+        def run(self, capture: Capture) -> bytes:
             if capture.words.tolist() == bad.words.tolist():
                 raise Hang("no interrupt came")
             return good.buffers["output"]
 
     assert InProcess(Board()).run(bad) == Run("hang", reason="no interrupt came")
-    found = npulab.bisect_fields(good, bad, InProcess(Board()))
+    found = bisect_fields(good, bad, InProcess(Board()))
     assert (found.hangs, found.guessed) == (1, 0)
     assert "guess" not in found.sentence
     command = Command(BOARD, timeout=20)
     assert command.run(bad).guessed is False
     assert not isinstance(command(bad), Guessed)
-    program = npulab.bisect_fields(good, bad, command, max_hangs=2)
+    program = bisect_fields(good, bad, command, max_hangs=2)
     assert program.hangs > 0
     assert "guess" not in program.sentence
 
@@ -141,8 +142,8 @@ def test_a_simulated_device_stays_a_guess_inside_another_device() -> None:
     _, bad = pair(*next(iter(GUESSED.items())))
 
     class Inside:
-        def run(self, capture: npulab.Capture) -> bytes:
-            output: bytes = npulab.target(capture.target).simulate(capture)
+        def run(self, capture: Capture) -> bytes:
+            output: bytes = target(capture.target).simulate(capture)
             return output
 
     assert InProcess(Inside()).run(bad).guessed
@@ -196,7 +197,7 @@ class Test_scan:
         good, _ = pair("vivante/sim-1x1", {})
 
         class Device:
-            def run(self, capture: npulab.Capture) -> Run:
+            def run(self, capture: Capture) -> Run:
                 if capture.buffers["coefficients"][0] != good.buffers["coefficients"][0]:
                     return Run("hang", reason="it waits", guessed=guessed)
                 return Run("done", good.buffers["output"])

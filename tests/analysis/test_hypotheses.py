@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab import cli
+from npulab import CaptureSet, Conv2D, QuantParams, check, cli, emulate, hypotheses
 from npulab.analysis import mismatch
 from npulab.analysis.mismatch.hypotheses import COLUMNS, summary_lines
 from npulab.quant.emulate import ENGINES
@@ -83,16 +83,16 @@ BIAS = RANDOM.randint(-6000, 6000, 6)
 X = RANDOM.randint(0, 256, (8, 8, 4)).astype(np.uint8)
 
 
-def layer(**changed: Any) -> npulab.Conv2D:
-    one = npulab.Conv2D(
+def layer(**changed: Any) -> Conv2D:
+    one = Conv2D(
         WEIGHTS,
         BIAS,
         (8, 8, 4),
         (2, 2),
         "same",
-        input_q=npulab.QuantParams(0.5, ZEROS[0]),
-        weight_q=npulab.QuantParams(0.25, ZEROS[1]),
-        output_q=npulab.QuantParams(32.0, ZEROS[2]),
+        input_q=QuantParams(0.5, ZEROS[0]),
+        weight_q=QuantParams(0.25, ZEROS[1]),
+        output_q=QuantParams(32.0, ZEROS[2]),
     )
     return replace(one, **changed)
 
@@ -210,7 +210,7 @@ accumulator | saturated at 16 bits | {"sums": "saturated"}
 
 def named(*arguments: Any) -> list[str]:
     """The changes that give the output."""
-    found = npulab.hypotheses(*arguments)
+    found = hypotheses(*arguments)
     return found[found.equal].change.to_list()
 
 
@@ -220,7 +220,7 @@ def right() -> np.ndarray:
 
 
 def test_a_correct_output_is_equal_at_once(right: np.ndarray) -> None:
-    found = npulab.hypotheses(layer(), X, right, RULE)
+    found = hypotheses(layer(), X, right, RULE)
     assert found.to_numpy().tolist() == [["present", f"rule {RULE}", 0, 96, True]]
     assert summary_lines(found) == [f"equal with: rule {RULE} (0 of 96 differ)"]
 
@@ -230,7 +230,7 @@ def test_a_correct_output_is_equal_at_once(right: np.ndarray) -> None:
 def test_planted_error_is_named_and_nothing_else(plant: str, right: np.ndarray) -> None:
     kind, words, change = plant.split(" | ")
     output = planted(**json.loads(change))
-    found = npulab.hypotheses(layer(), X, output, RULE)
+    found = hypotheses(layer(), X, output, RULE)
     assert found.iloc[0].to_list() == [
         "present",
         f"rule {RULE}",
@@ -251,8 +251,8 @@ def test_planted_error_is_named_and_nothing_else(plant: str, right: np.ndarray) 
 def test_planted_rounding_is_named(rounding: str) -> None:
     small = (119 + WEIGHTS % 5).astype(np.uint8)  # an output has a tie in one of four
     output = planted(weights=small, bias=BIAS % 64, rounding=rounding, shift=2)
-    one = layer(weights=small, bias=BIAS % 64, output_q=npulab.QuantParams(0.5, ZEROS[2]))
-    found = npulab.hypotheses(one, X, output, RULE)
+    one = layer(weights=small, bias=BIAS % 64, output_q=QuantParams(0.5, ZEROS[2]))
+    found = hypotheses(one, X, output, RULE)
     equal = found[found.equal]
     assert equal.change.iloc[0] == f"rounding rule {RULE.partition(':')[0]}:{rounding}"
     assert set(equal.kind) == {"rule"}
@@ -267,15 +267,15 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
     weights = random.randint(-60, 60, (12, 3, 3, 2)).astype(np.int8 if signed else np.uint8)
     scale = tuple((2.0**-8 * random.uniform(0.8, 1.2, 12)).tolist()) if channels else 2.0**-8 * 1.5
     wide = 200 if dtype == "int16" else 1
-    one = npulab.Conv2D(
+    one = Conv2D(
         weights,
         random.randint(-3000, 3000, 12),
         (5, 7, 2),
         padding="same",
         dtype=dtype,
-        input_q=npulab.QuantParams(1.0, zero),
-        output_q=npulab.QuantParams(1.0 * wide, zero),
-        weight_q=npulab.QuantParams(scale, 0),
+        input_q=QuantParams(1.0, zero),
+        output_q=QuantParams(1.0 * wide, zero),
+        weight_q=QuantParams(scale, 0),
     )
     info = np.iinfo(kind)
     x = random.randint(info.min, info.max + 1, (5, 7, 2)).astype(kind)
@@ -291,7 +291,7 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
     mine = next(iter(outputs))
     distinct = {output.tobytes(): (name, output) for name, output in outputs.items()}
     for name, output in distinct.values():
-        found = npulab.hypotheses(one, x, output, mine)
+        found = hypotheses(one, x, output, mine)
         same = {other for other, its in outputs.items() if np.array_equal(its, output)}
         if mine in same:
             assert len(found) == 1
@@ -315,7 +315,7 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
     ],
 )
 def test_two_errors_are_named_together(change: dict[str, Any], words: str) -> None:
-    found = npulab.hypotheses(layer(), X, planted(**change), RULE)
+    found = hypotheses(layer(), X, planted(**change), RULE)
     pairs = found[found.equal & found.kind.str.contains(" + ", regex=False)].change
     told = [set(pair.split(" with ")) for pair in pairs]
     assert (set(words.split(" with ")) in told) if words else not told
@@ -340,9 +340,7 @@ def test_garbage_names_nothing(times: int) -> None:
     random = np.random.RandomState(1)
     x, weights = X.copy(), WEIGHTS.copy()
     for _ in range(times):
-        found = npulab.hypotheses(
-            layer(), X, random.randint(0, 256, (4, 4, 6)).astype(np.uint8), RULE
-        )
+        found = hypotheses(layer(), X, random.randint(0, 256, (4, 4, 6)).astype(np.uint8), RULE)
         assert not found.equal.any()
         assert (
             summary_lines(found)[0]
@@ -361,7 +359,7 @@ def test_garbage_names_nothing(times: int) -> None:
 
 def test_another_output_shape_is_explained_by_padding() -> None:
     output = planted(pads=((0, 0), (0, 0)))
-    found = npulab.hypotheses(layer(), X, output, RULE)
+    found = hypotheses(layer(), X, output, RULE)
     assert found.iloc[0].to_list() == [
         "present",
         f"rule {RULE}, output shape (4, 4, 6)",
@@ -375,7 +373,7 @@ def test_another_output_shape_is_explained_by_padding() -> None:
 
 def test_signed_fully_connected_depthwise_and_batches() -> None:
     random = np.random.RandomState(2)
-    q = npulab.QuantParams
+    q = QuantParams
     dense = FullyConnected(
         random.randint(-90, 90, (7, 48)).astype(np.int8),
         random.randint(-900, 900, 7),
@@ -384,13 +382,13 @@ def test_signed_fully_connected_depthwise_and_batches() -> None:
         output_q=q(600.0, -4),
     )
     x = random.randint(-128, 128, (4, 3, 4)).astype(np.int8)
-    output = npulab.emulate(dense, np.ascontiguousarray(x.transpose(2, 0, 1)).reshape(4, 3, 4))
+    output = emulate(dense, np.ascontiguousarray(x.transpose(2, 0, 1)).reshape(4, 3, 4))
     assert "input stored plane by plane" in named(dense, x, output)
     rows = random.randint(-128, 128, (5, 48)).astype(np.int8)
-    output = npulab.emulate(dense, rows)[:, ::-1]
+    output = emulate(dense, rows)[:, ::-1]
     assert named(dense, rows, output) == ["output channels reversed"]
 
-    depthwise = npulab.Conv2D(
+    depthwise = Conv2D(
         random.randint(-90, 90, (1, 3, 3, 8)).astype(np.int8),
         random.randint(-900, 900, 8),
         (7, 7, 8),
@@ -402,14 +400,14 @@ def test_signed_fully_connected_depthwise_and_batches() -> None:
     batch = random.randint(-128, 128, (2, 7, 7, 8)).astype(np.int8)
     flipped = replace(depthwise, weights=depthwise.weights[:, ::-1, ::-1])
     rule = "tflite-builtin"
-    output = npulab.emulate(flipped, batch, rule)
+    output = emulate(flipped, batch, rule)
     assert named(depthwise, batch, output, rule) == ["kernel flipped (convolution)"]
-    output = np.maximum(npulab.emulate(depthwise, batch), 0)
+    output = np.maximum(emulate(depthwise, batch), 0)
     assert named(depthwise, batch, output) == ["nothing below code 0"]
     # the border of an int8 input that a driver filled with the byte 0x80
     padded = np.pad(batch, [(0, 0), (1, 1), (1, 1), (0, 0)], constant_values=-128)
     inside = replace(depthwise, input_shape=(9, 9, 8), padding="valid")
-    output = npulab.emulate(inside, padded)
+    output = emulate(inside, padded)
     assert named(depthwise, batch, output) == ["border of code -128"]
 
 
@@ -420,30 +418,30 @@ def test_windows_moved_at_stride_1() -> None:
         (((1, 1), (0, 2)), "windows one column right"),
         (((0, 2), (0, 2)), "border behind only"),
     ):
-        found = npulab.hypotheses(one, X, npulab.emulate(replace(one, padding=pads), X, RULE), RULE)
+        found = hypotheses(one, X, emulate(replace(one, padding=pads), X, RULE), RULE)
         assert words in set(found[found.equal].change)
         assert set(found[found.equal].kind) == {"padding"}
 
 
-def test_a_comparison_is_explained(captures: npulab.CaptureSet) -> None:
+def test_a_comparison_is_explained(captures: CaptureSet) -> None:
     capture = captures["sim-3x3-same"]
-    wrong = npulab.check(capture.with_fields(out_zero_point=capture.values["out_zero_point"] + 1))
-    found = npulab.hypotheses(wrong)
+    wrong = check(capture.with_fields(out_zero_point=capture.values["out_zero_point"] + 1))
+    found = hypotheses(wrong)
     assert found.mismatches[0] == wrong.mismatches
     assert found[found.equal].change.to_list() == [
         "output zero point -1",
         f"out_zero_point {capture.values['out_zero_point']}, not "
         f"{capture.values['out_zero_point'] + 1} (simulated)",
     ]
-    assert npulab.hypotheses(npulab.check(capture)).equal.to_list() == [True]
+    assert hypotheses(check(capture)).equal.to_list() == [True]
 
 
-def test_bad_input_is_one_sentence(captures: npulab.CaptureSet, right: np.ndarray) -> None:
+def test_bad_input_is_one_sentence(captures: CaptureSet, right: np.ndarray) -> None:
     nothing = replace(captures["sim-1x1"], buffers={})
-    half = npulab.Conv2D(np.ones((1, 1, 1, 1), np.float16), np.zeros(1), (2, 2, 1))
+    half = Conv2D(np.ones((1, 1, 1, 1), np.float16), np.zeros(1), (2, 2, 1))
     for arguments, words in (
         (
-            (npulab.check(nothing),),
+            (check(nothing),),
             "allowed is a layer with x and output, or a Comparison with layer, x and captured",
         ),
         ((layer(), None, right), "x: got None, allowed is a tensor"),
@@ -458,20 +456,20 @@ def test_bad_input_is_one_sentence(captures: npulab.CaptureSet, right: np.ndarra
         ((3, X, right), "layer: got 3, allowed is a layer, as emulate takes it"),
     ):
         with pytest.raises(ValueError, match=words):
-            npulab.hypotheses(*arguments)
+            hypotheses(*arguments)
     with pytest.raises(LookupError, match="rule: got 'x', allowed is one of"):
-        npulab.hypotheses(layer(), X, right, "x")
+        hypotheses(layer(), X, right, "x")
 
 
 def test_the_shell_tells_what_makes_it_equal(
-    captures: npulab.CaptureSet, tmp_path: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    captures: CaptureSet, tmp_path: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mismatch.words, "WORK", 0)  # fields have tests of their own
     monkeypatch.setattr(mismatch.words, "FEWEST", 1)
     capture = captures["sim-1x1"]
     lifted = npulab.target(capture.target).lift(capture)
     planar = {
-        name: npulab.emulate(lifted.layer, lifted.x, rule).transpose(2, 0, 1).tobytes()
+        name: emulate(lifted.layer, lifted.x, rule).transpose(2, 0, 1).tobytes()
         for name, rule in (("rule", "vivante-v7:half-up"), ("right", RULE))
     }
     planar["garbage"] = np.random.RandomState(0).bytes(len(planar["right"]))
@@ -507,20 +505,20 @@ def test_the_shell_tells_what_makes_it_equal(
 def test_channels_and_rows_that_nobody_wrote_are_named(right: np.ndarray) -> None:
     output = right.copy()
     output[..., [1, 2, 3, 5]] = ZEROS[2]
-    found = npulab.hypotheses(layer(), X, output, RULE)
+    found = hypotheses(layer(), X, output, RULE)
     equal = found[found.equal]
     assert equal.change.to_list() == ["channels 1 to 3, 5: captured is 90 everywhere"]
     assert equal.kind.to_list() == ["unwritten"]
     output = planted(rounding="floor")
     output[2:] = 0
-    found = npulab.hypotheses(layer(), X, output, RULE)
+    found = hypotheses(layer(), X, output, RULE)
     words = "rows 2 and 3: captured is 0 everywhere"
     assert words in found[~found.kind.str.contains(" + ", regex=False)].change.to_list()
     assert any(words in change.split(" with ") for change in found[found.equal].change)
     output = np.random.RandomState(6).randint(1, 256, right.shape).astype(np.uint8)
     kept = right.copy()
     kept[..., :2], kept[:2, :, 2:] = 0, output[:2, :, 2:]
-    (first, *_) = summary_lines(npulab.hypotheses(layer(), X, kept, RULE))
+    (first, *_) = summary_lines(hypotheses(layer(), X, kept, RULE))
     assert "channels 0 and 1: captured is 0 everywhere" in first
 
 
@@ -529,19 +527,19 @@ def test_small_and_constant_outputs_are_not_fitted() -> None:
     explain nothing.
     """
     random = np.random.RandomState(4)
-    one = npulab.Conv2D(
+    one = Conv2D(
         random.randint(0, 256, (3, 4, 4, 2)).astype(np.uint8),
         np.zeros(3, int),
         (3, 3, 2),
         padding="same",
-        output_q=npulab.QuantParams(9000.0, 3),
+        output_q=QuantParams(9000.0, 3),
     )
     x = random.randint(0, 256, (3, 3, 2)).astype(np.uint8)
-    output = npulab.emulate(one, x)
+    output = emulate(one, x)
     assert named(one, x, output[:, ::-1]) == ["output columns flipped"]
     output[..., 1] = 77
     assert named(one, x, output) == []
-    few = npulab.hypotheses(
+    few = hypotheses(
         replace(one, input_shape=(1, 1, 2)), x[:1, :1], np.full((1, 1, 3), 9, np.uint8)
     )
     assert len(few) > 20

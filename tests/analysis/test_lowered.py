@@ -13,7 +13,17 @@ import pytest
 from conftest import shared
 
 import npulab
-from npulab import Add, Conv2D, FullyConnected, Network, Pool2D, QuantParams, lower_model
+from npulab import (
+    Add,
+    Conv2D,
+    FullyConnected,
+    Network,
+    Pool2D,
+    QuantParams,
+    emulate,
+    lower_model,
+    target,
+)
 from npulab.analysis.check import rule_for
 from npulab.analysis.lowered import ModelJobs
 from npulab.analysis.mismatch.model_run import check_run
@@ -78,7 +88,7 @@ def test_each_operator_has_a_capture_or_a_reason() -> None:
 
 
 def test_a_job_reads_what_the_operators_before_it_gave() -> None:
-    layers, of = read_model(data()).network.layers, npulab.target("vivante")
+    layers, of = read_model(data()).network.layers, target("vivante")
     x = image()
     found = lower_model(data(), of, x)
     by: Any = None
@@ -89,11 +99,11 @@ def test_a_job_reads_what_the_operators_before_it_gave() -> None:
             by = rule_for(of, one.capture)
         rules.append(by)
     assert len({*rules}) == 2
-    first = npulab.emulate(layers[0], x, rules[0])
-    second = npulab.emulate(layers[1], first, rules[1])
-    added = npulab.emulate(layers[2], (first, second), rules[2])
-    pooled = npulab.emulate(layers[3], added, rules[3])
-    last = npulab.emulate(layers[4], pooled.reshape(-1), rules[4])
+    first = emulate(layers[0], x, rules[0])
+    second = emulate(layers[1], first, rules[1])
+    added = emulate(layers[2], (first, second), rules[2])
+    pooled = emulate(layers[3], added, rules[3])
+    last = emulate(layers[4], pooled.reshape(-1), rules[4])
     for one, want in zip(found.operators, (first, second, added, pooled, last), strict=True):
         assert np.array_equal(one.output, want)
     inputs = {one.operator: one.x for one in found.operators}
@@ -107,7 +117,7 @@ def test_a_job_reads_what_the_operators_before_it_gave() -> None:
 
 
 def test_options_go_to_the_target_and_the_batch_may_be_stated() -> None:
-    of = npulab.target("vivante")
+    of = target("vivante")
     plain = lower_model(data(), "vivante", image((1, 6, 8, 3)), chip=[*of.chips][2])
     assert {capture.chip for capture in plain.captures} == {[*of.chips][2]}
     told: list[tuple[int, int, str]] = []
@@ -191,7 +201,7 @@ def test_every_job_of_mobilenet_computes_its_operator(
 ) -> None:
     lowered = []
     for npu, found in whole.items():
-        lowered += [(npulab.target(npu), one) for one in found.operators if one.capture]
+        lowered += [(target(npu), one) for one in found.operators if one.capture]
     for of, one in lowered[part::20]:
         assert one.capture is not None
         # from words and bytes alone, and lifted and emulated
@@ -208,7 +218,7 @@ def test_every_job_of_mobilenet_computes_its_operator(
 def test_the_jobs_of_mobilenet_are_recognised_as_a_run_of_it(
     mobilenet: Path, whole: dict[str, ModelJobs]
 ) -> None:
-    of = npulab.target("vivante")
+    of = target("vivante")
     jobs = [one.with_buffers(output=of.simulate(one)) for one in whole["vivante"].captures]
     assert check_run(jobs, mobilenet).counts == {"equal": KEPT + 1, "not run": 3}
 

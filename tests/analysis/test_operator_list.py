@@ -18,7 +18,7 @@ from npulab.models.read import OperatorList
 
 
 def test_the_row_of_an_operator_opens_to_its_jobs_fields() -> None:
-    good = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    good = npulab.load(CAPTURES / "vivante/sim-1x1")
     model = npulab.single_op_model(npulab.target("vivante").lift(good).layer)
     output = bytearray(good.buffers["output"])
     output[5] ^= 1
@@ -45,7 +45,7 @@ def test_the_row_of_an_operator_opens_to_its_jobs_fields() -> None:
 
 
 def test_an_operator_without_a_job_has_its_shapes_all_the_same() -> None:
-    good = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    good = npulab.load(CAPTURES / "vivante/sim-1x1")
     layer = npulab.target("vivante").lift(good).layer
     after = npulab.Conv2D(
         np.ones((3, 5, 5, 24), np.uint8),
@@ -86,5 +86,5 @@ def test_a_model_alone_is_listed_with_shapes_and_sizes(
     }
     assert main(["show", str(path), "--operators", "--json"]) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == rows
-    assert main(["show", str(CAPTURES / "vivante" / "sim-1x1"), "--operators"]) == 2
+    assert main(["show", str(CAPTURES / "vivante/sim-1x1"), "--operators"]) == 2
     assert "allowed is a TensorFlow Lite or circle model" in capsys.readouterr().err

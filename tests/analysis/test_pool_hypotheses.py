@@ -17,7 +17,7 @@ from conftest import CAPTURES
 from pool_causes import CAUSES, Case, random_case, random_image, right
 
 import npulab
-from npulab import cli
+from npulab import cli, emulate, hypotheses
 from npulab.analysis.checks import nearby
 from npulab.analysis.mismatch import pooling
 from npulab.analysis.mismatch.changes import changes_of
@@ -79,7 +79,7 @@ def judged(seeds: range) -> dict[str, list[Any]]:
         words, output = CAUSES[cause](case, Random(seed))
         if not words or np.array_equal(output, right(case)):
             continue
-        table = npulab.hypotheses(layer_of(case), case.image, output)
+        table = hypotheses(layer_of(case), case.image, output)
         assert table.mismatches[0] == np.count_nonzero(output != right(case))
         equal = table[table.equal].change.tolist()
         outcome = "none"
@@ -167,7 +167,7 @@ def without_cause(case: Case, seed: int) -> dict[str, np.ndarray]:
 def test_outputs_without_a_cause_are_not_explained(seed: int) -> None:
     case = random_case(Random(seed))
     for how, output in without_cause(case, seed).items():
-        table = npulab.hypotheses(layer_of(case), case.image, output)
+        table = hypotheses(layer_of(case), case.image, output)
         assert not table.equal.any(), (how, table[table.equal])
         assert not summary_lines(table)[0].startswith("equal"), how
 
@@ -191,7 +191,7 @@ def windows_of(x: np.ndarray) -> np.ndarray:
 def test_swapped_reciprocals_are_a_register_of_eleven_bits() -> None:
     """An RTL keeps 11 bits behind the first reciprocal, and cuts."""
     output = np.vectorize(silicon)(windows_of(BRIGHT)).astype(np.int8)
-    table = npulab.hypotheses(AVERAGE, BRIGHT, output)
+    table = hypotheses(AVERAGE, BRIGHT, output)
     assert table[table.equal].change.tolist() == ["sums cut to the low bits of 11 bits"]
     assert table.kind[1] == "register"
     assert summary_lines(table)[0] == (
@@ -206,12 +206,12 @@ def test_sums_off_by_multiples_of_a_power_are_said_to_be() -> None:
     mean = (sums + off) / 16
     output = np.where(mean >= 0, np.floor(mean + 0.5), np.ceil(mean - 0.5))
     output = output.clip(-128, 127).astype(np.int8)
-    table = npulab.hypotheses(AVERAGE, BRIGHT, output)
+    table = hypotheses(AVERAGE, BRIGHT, output)
     assert table[table.equal].change.tolist() == ["averages off by multiples of 2**9 / 16"]
 
 
 def test_a_correct_output_is_equal_at_once() -> None:
-    table = npulab.hypotheses(AVERAGE, BRIGHT, npulab.emulate(AVERAGE, BRIGHT))
+    table = hypotheses(AVERAGE, BRIGHT, emulate(AVERAGE, BRIGHT))
     assert table.to_numpy().tolist() == [
         ["present", "average, rounding half-away", 0, 10 * 6 * 12, True]
     ]
@@ -220,8 +220,8 @@ def test_a_correct_output_is_equal_at_once() -> None:
 def test_batches_and_wide_codes_are_explained() -> None:
     one = Pool2D("average", (3, 3), (8, 8, 5), (1, 1), "same", dtype="int16")
     x = RANDOM.randint(-(2**15), 2**15, (2, 8, 8, 5)).astype(np.int16)
-    output = npulab.emulate(Pool2D(**{**vars_of(one), "rounding": "floor"}), x)
-    table = npulab.hypotheses(one, x, output)
+    output = emulate(Pool2D(**{**vars_of(one), "rounding": "floor"}), x)
+    table = hypotheses(one, x, output)
     assert table.change[1] == "rounding floor"
     assert table.equal[1]
 
@@ -234,18 +234,18 @@ def vars_of(layer: Pool2D) -> dict[str, Any]:
 def test_a_pooling_of_real_numbers_is_explained_by_its_windows() -> None:
     one = Pool2D("average", (2, 2), (9, 9, 3), dtype="float16")
     x = np.random.RandomState(0).randn(9, 9, 3).astype(np.float16)
-    assert npulab.hypotheses(one, x, npulab.emulate(one, x)).equal.to_list() == [True]
+    assert hypotheses(one, x, emulate(one, x)).equal.to_list() == [True]
     wide = replace(one, stride=(1, 2))
-    found = npulab.hypotheses(one, x, npulab.emulate(wide, x))
+    found = hypotheses(one, x, emulate(wide, x))
     assert found[found.equal].change.to_list() == ["stride 1x2"]
 
 
 def test_the_shell_tells_why_a_pooling_differs(tmp_path: Any, capsys: Any) -> None:
-    capture = npulab.load(CAPTURES / "nvdla" / "sim-max-pool")
+    capture = npulab.load(CAPTURES / "nvdla/sim-max-pool")
     found = npulab.check(capture)
     assert isinstance(found.layer, Pool2D)
     other = Pool2D(**{**vars_of(found.layer), "kind": "min"})
-    output = npulab.emulate(other, found.x)
+    output = emulate(other, found.x)
     lifted = npulab.target("nvdla").lift(capture)
     written = np.frombuffer(capture.buffers["output"], np.int8)
     assert lifted.output is not None
@@ -272,7 +272,7 @@ def memory_places(shape: tuple[int, ...], size: int) -> np.ndarray:
     [("floor", "floor"), ("half up", "half-up"), ("toward zero", "toward-zero")],
 )
 def test_a_changed_rule_of_a_device_is_named(change: str, rounding: str) -> None:
-    capture = npulab.load(CAPTURES / "nvdla" / "sim-average-pool")
+    capture = npulab.load(CAPTURES / "nvdla/sim-average-pool")
     layer, x, _ = npulab.target("nvdla").lift(capture)
     assert isinstance(layer, Pool2D)
     [job] = capture.jobs
@@ -284,6 +284,6 @@ def test_a_changed_rule_of_a_device_is_named(change: str, rounding: str) -> None
     pdp.run(fields.values, fields.features, memory, None, MUTATIONS[change])
     data = memory.read(place.memory, place.base, place.size).tobytes()
     output = place.unpack(data)[..., : layer.output_shape[2]]
-    table = npulab.hypotheses(layer, x, output)
+    table = hypotheses(layer, x, output)
     assert f"rounding {rounding}" in table[table.equal].change.tolist()
     assert table.kind[1] == "rounding"
