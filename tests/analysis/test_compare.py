@@ -604,13 +604,6 @@ def test_shell_tells_ulps_and_claims(
     status, out = shell()
     assert status == 3  # an output was recorded, and none was compared
     assert "2 of 2 statements of net.txt agree" in out
-    lifted_as(monkeypatch, vivante, layer, a, output * 0)
-    status, out = shell("--json")
-    assert (json.loads(out)["verdict"], json.loads(out)["predicted"][:5]) == (
-        "not executed",
-        a.tobytes()[:2].hex(" ").upper(),
-    )
-    assert json.loads(shell("--json")[1])["claims"] == 0
 
 
 def test_scan_of_what_has_no_codes_is_refused(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import npulab
-from npulab import Capture, QuantParams, bisect_fields
+from npulab import Capture, bisect_fields
 from npulab.analysis.bisect import Bisection
 from npulab.analysis.check import differences
 from npulab.analysis.edited import streams_differ
@@ -19,7 +15,6 @@ from npulab.analysis.sides import differing
 from npulab.captures.capture import CaptureSet, Job
 from npulab.captures.target import Target
 from npulab.captures.tokens import Pass, Place, Tokens
-from npulab.cli import main
 from npulab.notebook.widgets import BisectView, DiffModel
 from npulab.registers.map import RegisterMap
 
@@ -255,25 +250,3 @@ def test_a_no_operation_passes_the_tokens_of_its_job(monkeypatch: pytest.MonkeyP
         bisect_fields(
             GOOD, capture("bad", jobs), lambda tried: "fail" if len(tried.jobs) > COUNT else "pass"
         )
-
-
-def test_the_shell_says_it_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(Path(__file__).parents[1] / "outsider")
-    vta = npulab.target("vta")
-    weights = np.ones((16, 1, 1, 16), np.int8)
-    layer = npulab.Conv2D(weights, np.zeros(16, int), (2, 2, 16), weight_q=QuantParams(2.0**-9))
-    good = vta.lower(layer, x=np.ones((2, 2, 16), np.int8))
-    good = replace(good, buffers={**good.buffers, "output": vta.simulate(good)})
-    finish = len(good.jobs) - 1
-    bad = good.with_jobs([good.jobs[0], *good.jobs[:finish]])
-    for name, one in (("good", good), ("bad", bad)):
-        npulab.save(replace(one, name=name), tmp_path / name)
-    paths = [str(tmp_path / name) for name in ("good", "bad")]
-    assert main(["diff", *paths]) == 0
-    line = f"1 job LOAD inserted before job 1, 1 job FINISH left out (job {finish}); "
-    assert line in capsys.readouterr().out
-    main(["bisect", *paths, "--device", "simulated", "--json"])
-    last = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert last["sentence"].startswith(f"job {finish} (FINISH) left out hangs it "), last
