@@ -21,7 +21,7 @@ from npulab.support.files import read_table
 
 COMMANDS = [row["command"] for row in read_table(ROOT / "npulab" / "cli" / "commands.csv")]
 WALK = ROOT / "tests" / "reference" / "without_extras.py"
-VIVANTE, HERON = CAPTURES / "vivante", CAPTURES / "heron"
+VIVANTE = CAPTURES / "vivante"
 HEADER = "struct regs { unsigned a : 3; unsigned b : 29; };\n"
 RDL = "addrmap chip { reg { field {} a[3:0]; } r @ 0x4; };\n"
 TABLE = "block,offset,register,field,lsb,width\nB,0x0000,R,a,0,3\n"
@@ -70,7 +70,7 @@ RUNS = {
     ],
     "layout": ["layout", "a.npy", "b.npy", "--markers", "2,3"],
     "laws": ["laws", "sweep.npz"],
-    "constants": ["constants", HERON / "sweep-jobs.npz"],
+    "constants": ["constants", "sweep.npz"],
     "explore": ["explore", "--source", VELA, "--target", "ethosu", "--budget", "2"],
     "map": ["map", "map.csv", "map.svd"],
     "new": ["new", "owl", "--dest", "targets"],
@@ -142,8 +142,8 @@ def walk(
     np.savez(
         folder / "sweep.npz",
         words=np.stack([sizes - 1, sizes * 0 + 7], axis=1),
-        parameters=sizes[:, None],
-        names=np.array(["input_w"]),
+        parameters=np.stack([sizes, sizes / 16], axis=1).astype(np.float32),
+        names=np.array(["input_w", "input_scale"]),
     )
     asked = {
         "commands": {name: [str(one) for one in arguments] for name, arguments in commands.items()},
@@ -245,18 +245,3 @@ def one_sentence(text: str, install: str) -> bool:
         re.fullmatch(r"[^\n]+ needs [\w.-]+, which is not installed: " + re.escape(install), text)
         is not None
     )
-
-
-def test_import_is_light() -> None:
-    code = (
-        "import sys, npulab; npulab.load(sys.argv[1]);"
-        "print([m for m in ('pandas', 'matplotlib', 'matplotlib.pyplot', 'anywidget', 'ipywidgets') "
-        "if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(CAPTURES / "vivante" / "update4-mesa")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"

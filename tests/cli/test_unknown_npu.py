@@ -21,7 +21,7 @@ COMMANDS = re.search(
     r"```sh\n((?:npulab [^\n]*zeta[^\n]*\n)+)```", (ROOT / "README.md").read_text()
 )
 PYTHON = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in (11, 12, 13))]
+HARD = [pytest.param(seed, True, marks=pytest.mark.long) for seed in (7, 11, 12, 13)]
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "hard"), [(7, False), *HARD])
 def test_from_words_to_a_report_in_five_commands(
-    seed: int, here: Path, capsys: pytest.CaptureFixture[str]
+    seed: int, hard: bool, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    zeta.record(seed, here)
+    zeta.record(seed, here, hard)
     assert COMMANDS is not None
     commands = COMMANDS[1].splitlines()
     assert len(commands) == 5
