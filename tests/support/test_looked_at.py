@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ RANGES = {
     "weight_scale": [2.0**-8],
     "output_scale": [1.0],
 }
-LAYERS = [(*size, *depths) for size in ((2, 3), (3, 5)) for depths in product((3, 17), (5, 17))]
+LAYERS = [(2, 3, 3, 5), (2, 3, 17, 17), (3, 5, 3, 17), (3, 5, 17, 5)]
 
 
 NONE = pd.DataFrame(columns=COLUMNS)
@@ -462,19 +461,21 @@ def _import(of: Streams, run: Callable[..., str], to: Path) -> str:
 
 
 def _laws(of: Streams, run: Callable[..., str], to: Path) -> str:
-    every = run("laws", of.folder, "--json").splitlines()
+    total = 4 * len(of.captures)  # jobs of four roles, as each role is a search
+    for capture in of.captures:
+        jobs = (*capture.jobs[:2], *capture.jobs[-2:])
+        npulab.save(replace(capture, jobs=jobs), to / "few" / capture.name)
+    every = run("laws", to / "few", "--json").splitlines()
     about, *rows = [json.loads(line) for line in every if line.startswith("{")]
-    assert about["jobs"] == of.total
+    assert about["jobs"] == total
     assert "looked_at" not in about
-    known = npulab.roles(of.captures)
+    known = npulab.roles(npulab.load_all(to / "few"))
     assert {row["role"] for row in rows} == {*known.names, "presence"}
     bits = sum(known.sweep(name).bits for name in known.names) + known.presence().bits
     assert sum(about["bits"].values()) == bits
-    block = run("laws", of.folder, "--block", "LOAD")
-    assert re.search(rf"roles?, \d+ jobs of {len(known)} roles, {of.total} jobs of", block)
-    assert f"{len(LAYERS)} jobs STORE of {of.total} jobs" in run(
-        "laws", of.folder, "--role", "STORE"
-    )
+    block = run("laws", to / "few", "--block", "LOAD")
+    assert re.search(rf"roles?, \d+ jobs of {len(known)} roles, {total} jobs of", block)
+    assert f"{len(LAYERS)} jobs STORE of {total} jobs" in run("laws", to / "few", "--role", "STORE")
     found = run("laws", of.file, "--plan", 1)
     assert "--role takes another" in found
     return found
