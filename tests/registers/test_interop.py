@@ -739,21 +739,19 @@ def tables(draw: st.DrawFn) -> RegisterTable:
     )
 
 
-def comes_back(table: RegisterTable, folder: Path) -> None:
-    assert again(table, folder) == table
-    for path, data in map_files(table, folder / "map.csv").items():
-        path.write_bytes(data)
-    assert read_csv(folder / "map.csv") == table
-    for path in (folder / "map.csv", folder / "enums.csv"):
-        path.unlink(missing_ok=True)
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.long)])
+def test_random_maps_come_back(count: int, tmp_path: Path) -> None:
+    @settings(max_examples=count)
+    @given(tables())
+    def come_back(table: RegisterTable) -> None:
+        assert again(table, tmp_path) == table
+        for path, data in map_files(table, tmp_path / "map.csv").items():
+            path.write_bytes(data)
+        assert read_csv(tmp_path / "map.csv") == table
+        for path in (tmp_path / "map.csv", tmp_path / "enums.csv"):
+            path.unlink(missing_ok=True)
 
-
-@given(tables())
-@settings(max_examples=40)
-def test_random_maps_come_back(
-    tmp_path_factory: pytest.TempPathFactory, table: RegisterTable
-) -> None:
-    comes_back(table, tmp_path_factory.mktemp("map"))
+    come_back()
 
 
 @pytest.mark.parametrize("count", [240, pytest.param(10000, marks=pytest.mark.long)])
