@@ -148,16 +148,6 @@ def test_a_real_terminal_gets_its_width_and_a_pager(tmp_path: Path) -> None:
     assert "\x1b[3" not in short
 
 
-def test_nothing_of_rich_is_loaded_for_a_pipe() -> None:
-    code = (
-        "import sys, npulab.cli\n"
-        f"npulab.cli.main(['check', {str(MESA)!r}]); print('rich' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"
-    assert "\x1b" not in done.stdout
-
-
 def test_fields_that_are_not_zero() -> None:
     rows = Decoded(npulab.load(MESA), Wanted(nonzero=True)).rows
     assert {row["raw"] for row in rows} > {1}
