@@ -214,7 +214,7 @@ def test_a_day_of_exploration_asks_nothing_twice_and_loses_nothing(
     world: World, tmp_path: Path, hours: int
 ) -> None:
     encoder, interruptions, kept = Encoder(world), 0, []
-    budget = 20 * hours
+    budget = 12 * hours
     ranges = {
         "input_h": (1, 200),
         "input_w": (1, 200),

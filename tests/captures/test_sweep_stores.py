@@ -358,7 +358,7 @@ while killed < int(count):
 """
 
 
-@pytest.fixture(scope="module", params=[3, pytest.param(50, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[1, pytest.param(50, marks=pytest.mark.long)])
 def written(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[str]]:
