@@ -203,20 +203,12 @@ def test_a_broken_file_is_a_sentence(
 
 @pytest.mark.parametrize("step", [21, pytest.param(7, marks=pytest.mark.long)])
 def test_every_torn_file_is_refused(tmp_path: Path, step: int) -> None:
-    """Cut anywhere or with a byte changed: a sentence, or the same sweep where the byte says
-    nothing.
-    """
-    found = Sweep(WORDS, KNOWN, "s")
-    whole = save_sweep(found, tmp_path / "whole.npz").read_bytes()
+    """Cut anywhere; changed bits: tests/cli/test_hostile.py."""
+    whole = save_sweep(Sweep(WORDS, KNOWN, "s"), tmp_path / "whole.npz").read_bytes()
     path = tmp_path / "s.npz"
     for at in range(0, len(whole), step):
         path.write_bytes(whole[:at])
         refused(lambda: load_sweep(path), str(path))
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
-        try:
-            same(load_sweep(path), found)
-        except ValueError as error:
-            assert str(error).startswith(str(path))  # noqa: PT017 - either outcome is right
 
 
 def test_what_is_a_sweeps_file(tmp_path: Path) -> None:

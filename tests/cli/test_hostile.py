@@ -131,6 +131,32 @@ def test_a_sweep_is_no_bomb(tmp_path: Path) -> None:
         load_sweep(tmp_path / "s.npz")
 
 
+def test_a_changed_bit_of_a_sweep_is_seen(tmp_path: Path) -> None:
+    """One changed bit anywhere in the file: the same sweep or a refusal, never another one."""
+    sweep = load_sweep(SWEEP)[:3]
+    data = save_sweep(sweep, tmp_path / "s.npz").read_bytes()
+    random = np.random.default_rng(26)
+    for number, bit in enumerate(random.integers(0, 8 * len(data), 150).tolist()):
+        path = tmp_path / f"{number}.npz"
+        path.write_bytes(
+            data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+        )
+        try:
+            found = load_sweep(path)
+        except npulab.FormatError:
+            continue
+        except ValueError as error:
+            pytest.fail(f"bit {bit}: {error!r}")
+        assert np.array_equal(found.words, sweep.words)
+        assert found.parameters.equals(sweep.parameters)
+        assert (found.target, found.chip, found.provenance, found.source) == (
+            sweep.target,
+            sweep.chip,
+            sweep.provenance,
+            sweep.source,
+        )
+
+
 def test_what_a_sweep_has_no_place_for_is_refused(tmp_path: Path) -> None:
     data = io.BytesIO(SWEEP.read_bytes())
     with zipfile.ZipFile(data, "a") as file:
