@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -544,28 +543,6 @@ def test_recorder_refuses_to_guess_or_to_lie(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             maker()
-
-
-KILLED = """
-import os, signal, sys
-import npulab
-from npulab.captures.devices import Recorder, Simulated
-recorder, capture = Recorder(Simulated(), sys.argv[2]), npulab.load(sys.argv[1])
-for shift in (3, 4):
-    recorder(capture.with_fields(post_shift=shift))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_kill_between_trials_loses_nothing(capture: Capture, tmp_path: Path) -> None:
-    npulab.save(capture, tmp_path / "case")
-    trials = tmp_path / "trials"
-    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "case", trials], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert Recorder(Simulated(), trials)(capture) == "pass"
-    kept = npulab.load_all(trials)
-    assert kept.names == ["trial-0000", "trial-0001", "trial-0002"]
-    assert [one.values["post_shift"] for one in kept] == [3, 4, capture.values["post_shift"]]
 
 
 def test_register_writes_reach_the_program(

@@ -68,6 +68,11 @@ def both(work: Callable[[int], None]) -> None:
         raise error
 
 
+def many(count: int) -> list[Any]:
+    """Twenty long runs of a test."""
+    return [pytest.param(run, count, marks=pytest.mark.long) for run in range(20)]
+
+
 def notes_of_two(path: Path, count: int) -> tuple[list[str], list[str]]:
     """(notes that were accepted, notes in the file) of two writers that merge where refused."""
     accepted: list[str] = []
@@ -86,15 +91,9 @@ def notes_of_two(path: Path, count: int) -> tuple[list[str], list[str]]:
     return sorted(accepted), sorted(note.text for note in npulab.session(path).notes)
 
 
-def test_no_note_of_two_writers_is_lost(tmp_path: Path) -> None:
-    accepted, kept = notes_of_two(tmp_path / "s.json", 3)
-    assert kept == accepted
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("run", range(20))
-def test_no_note_of_two_writers_is_lost_in_many_runs(tmp_path: Path, run: int) -> None:
-    accepted, kept = notes_of_two(tmp_path / "s.json", 40)
+@pytest.mark.parametrize(("run", "count"), [(0, 3), *many(40)])
+def test_no_note_of_two_writers_is_lost(tmp_path: Path, run: int, count: int) -> None:
+    accepted, kept = notes_of_two(tmp_path / "s.json", count)
     assert kept == accepted
 
 
@@ -118,16 +117,10 @@ def trials_of_two(path: Path, count: int) -> tuple[list[str], list[str]]:
     return sorted(written), sorted(trial.subset[0] for trial in Journal(path))
 
 
-def test_a_journal_of_two_writers_stays_whole(tmp_path: Path) -> None:
-    written, kept = trials_of_two(tmp_path / "j.jsonl", 30)
+@pytest.mark.parametrize(("run", "count"), [(0, 30), *many(600)])
+def test_a_journal_of_two_writers_stays_whole(tmp_path: Path, run: int, count: int) -> None:
+    written, kept = trials_of_two(tmp_path / "j.jsonl", count)
     assert written
-    assert kept == written
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("run", range(20))
-def test_a_journal_of_two_writers_stays_whole_in_many_runs(tmp_path: Path, run: int) -> None:
-    written, kept = trials_of_two(tmp_path / "j.jsonl", 600)
     assert kept == written
 
 

@@ -415,21 +415,6 @@ def test_another_reader_finds_the_same_in_what_is_written(name: str, tmp_path: P
     assert found == want
 
 
-def test_another_reader_finds_the_same_in_what_is_read(toy: RegisterTable, tmp_path: Path) -> None:
-    # it gives registers of clusters within clusters other places
-    found = {
-        one
-        for one in theirs(tmp_path / "toy.svd")
-        if one[2] not in ("B0", "B1", "H", "WIDE", "IN_R")
-    }
-    assert found == {
-        (block, offset, register.replace("].", "]_"), field if width < 32 else "", lsb, width)
-        for block, offset, register, field, lsb, width in fields_of(toy)
-        if register not in ("B0_B1_H", "WIDE") and ".IN." not in register
-    }
-    assert len(found) == 2 * (16 + 5 + 2)
-
-
 @pytest.mark.parametrize("name", ["vivante/nn.csv", "nvdla/small.csv"])
 def test_what_is_written_keeps_to_the_schema(name: str, tmp_path: Path) -> None:
     svd = pytest.importorskip("cmsis_svd")

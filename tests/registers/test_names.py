@@ -122,7 +122,7 @@ def declared(runs: Runs, table: Runs) -> Runs:
     return {place: name for place, name in runs.items() if place in table}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(60))
 def test_each_run_of_bits_has_one_name_in_every_format(seed: int, tmp_path: Path) -> None:
     path = tmp_path / "registers.csv"
@@ -205,7 +205,7 @@ def captured(seed: int, path: Path) -> tuple[Capture, Capture]:
     return out[0], out[1]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(60))
 def test_show_diff_and_views_have_the_names_of_the_map(seed: int, tmp_path: Path) -> None:
     path = tmp_path / "registers.csv"

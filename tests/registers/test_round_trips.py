@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, shared
+from conftest import shared
 from round_trip import READ, TABLES, places, read, rows_in, there_and_back
 
 import npulab
-from npulab.registers.formats import FORMATS, RegisterTable
+from npulab.registers.formats import RegisterTable
 
 # These are of the same kinds as the others, and larger.
 LARGE = [
@@ -60,16 +60,6 @@ def test_the_public_database_comes_back_from_each_format(tmp_path: Path) -> None
     assert sum(high - low + 1 for low, high in fields) == sum(row["width"] for row in table.rows)
     for to in READ:
         there_and_back(table, to, tmp_path)
-
-
-def test_a_map_goes_through_all_formats_in_turn(tmp_path: Path) -> None:
-    table = start = npulab.read_map(ROOT / "npulab/npus/vivante/nn.csv")
-    for to in (*READ, "csv"):
-        path = tmp_path / to / f"nn{FORMATS[to].suffix}"
-        path.parent.mkdir()
-        npulab.write_map(table, path, to=to)
-        table = read(path)[0]
-    assert (table.rows, table.enums) == (start.rows, start.enums)
 
 
 def test_maps_without_blocks_and_with_enums_in_pieces_come_back(tmp_path: Path) -> None:
