@@ -330,7 +330,7 @@ def test_floats_come_back_exactly(number: float) -> None:
         ),
         (
             program("tensor<fp16, [2, 2]> y = const()[val=tensor<fp16, [2, 2]>([[1,2],[3]])];"),
-            "line 4, column 67: got 2 rows, allowed is rows alike, as many as the shape says ([2, 2])",
+            "line 4, column 67: got 2 rows, allowed is rows of equal length, as many as the shape says ([2, 2])",
         ),
         (
             program(f"fp16 y = const()[val=fp16({'1' * 65})];"),

@@ -1,5 +1,5 @@
-"""Programs in the text form of MIL, as the ANE compiler takes them in memory: written, read,
-checked, run."""
+"""Programs in MIL, Core ML's intermediate language, in the text form that the ANE compiler takes:
+values of a program, reading and writing its text, checking it, running it, known faults."""
 
 from npulab.npus.ane.training.mil.known_quirks import Quirk, quirks
 from npulab.npus.ane.training.mil.reading import read, write

@@ -1,5 +1,8 @@
-"""Warnings for MIL programs that are known to go wrong on the ANE, found in a program and its
-weight files. ``quirks.csv`` says what each quirk does and where it was seen."""
+"""Warnings for MIL programs that are known to go wrong on the ANE.
+
+A quirk is a known fault of the ANE or of its compiler. ``quirks.csv`` has its text and its source;
+this module finds the operations, inputs and weight-file records of a program that it affects.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,11 @@ QUIRKS = {row["quirk"]: row for row in read_table(Path(__file__).parent / "quirk
 
 
 class Quirk(NamedTuple):
-    """A warning: ``line`` (0 for a program that was not read from a text), ``op`` (the operation,
-    function or input that it is about), its ``text``, and the ``source`` where it was seen."""
+    """A warning about a program.
+
+    ``line`` is a line of the program's text, 0 if the program was not read from a text. ``op``
+    names the operation, function or input that is affected, ``source`` where the fault was seen.
+    """
 
     line: int
     op: str
@@ -36,17 +42,17 @@ class Quirk(NamedTuple):
 
 
 def quirks(program: Program, blobs: weight_files.Files = None) -> list[Quirk]:
-    """Return warnings for the known effects of the ANE and its compiler on a program, in its order.
+    """Return warnings for known faults of the ANE and its compiler that affect a program.
 
-    Each names where it was seen. Other builds and chips may differ, and a quirk does not by itself
-    make a program wrong. With ``blobs`` (a weight file, or files by path) the records of constants
-    are looked at too.
+    The warnings follow the order of functions and operations. Each names the source of its fault;
+    other builds and chips may not have the fault. ``blobs`` is the weight file, or each file by its
+    path in the program; if it is given, the record of each constant in a weight file is judged too.
     """
     found: list[Quirk] = []
     for function in program.functions:
         found += _function_quirks(function)
         inputs = dict(function.inputs)
-        # The names that do not depend on an input, with their constants.
+        # Names whose values depend on no input; the value is the constant of a const, else None.
         fixed: dict[str, Value | None] = {}
         for operation in function.operations:
             if all(name in fixed for name in operation.names):
@@ -58,8 +64,10 @@ def quirks(program: Program, blobs: weight_files.Files = None) -> list[Quirk]:
 
 
 def _quirk(about: Function | Operation, quirk: str, name: str = "", **values: Any) -> Quirk:
-    """Return the warning of a row of ``quirks.csv`` with values in its text, about an operation, a
-    function or a name of a function."""
+    """Return the warning of the row ``quirk`` of ``quirks.csv``, with ``values`` put into its text.
+
+    The warning is about an operation or a function; ``name`` is the affected input of a function.
+    """
     row = QUIRKS[quirk]
     if isinstance(about, Operation):
         op = about.op
@@ -108,7 +116,10 @@ def _operation_quirks(
 
 
 def _softmax_size(operation: Operation, axis: Any, fixed: Mapping[str, Value | None]) -> int | None:
-    """Return the size of a softmax's axis, None if it is not known."""
+    """Return the number of elements along the axis of a softmax, or None if it is not known.
+
+    ``fixed`` has constants by name, for an axis that is stated by name.
+    """
     if not operation.outputs:
         return None
     shape = operation.outputs[0][1].shape
@@ -123,7 +134,8 @@ def _softmax_size(operation: Operation, axis: Any, fixed: Mapping[str, Value | N
 
 
 def _half_quirks(operation: Operation) -> Iterator[Quirk]:
-    """Yield warnings for fp16 constants in the text that become 0 or infinite in fp16."""
+    """Yield warnings for an fp16 constant of the text with numbers that fp16 rounds to 0 or
+    infinity."""
     value = operation.value
     if value is None or isinstance(value.data, File) or not isinstance(value.type, Type):
         return
@@ -141,8 +153,11 @@ def _half_quirks(operation: Operation) -> Iterator[Quirk]:
 
 
 def _file_quirks(operation: Operation, blobs: weight_files.Files) -> Iterator[Quirk]:
-    """Yield warnings for constants of a weight file: a record with faults, and a record of another
-    type or size than the constant."""
+    """Yield warnings for each constant that lies in a weight file.
+
+    The offset may be none of a record. If ``blobs`` has the file, its record may have faults, or
+    another type or size than the constant.
+    """
     for _, value in (*operation.attributes, *operation.arguments):
         if not isinstance(value, Value) or not isinstance(value.data, File):
             continue

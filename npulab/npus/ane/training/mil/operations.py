@@ -1,10 +1,9 @@
-"""The operations of MIL that are understood: the arguments that they allow, the types and shapes
-that they give, and the values.
+"""The operations of MIL that npulab can check and compute.
 
-An operation is a ``Rule`` in ``OPERATIONS``, at the end: one function refuses wrong arguments and
-infers, one computes. Names, arguments and defaults are those of Core ML's MIL operations
-(coremltools documentation, MIL Ops). Sums and products are taken in the type of the given arrays,
-which the caller chooses.
+``OPERATIONS``, at the end, has a ``Rule`` for each operation: one function refuses wrong arguments
+and infers the types and shapes of the outputs, one function computes the outputs. Names, arguments
+and defaults are those of Core ML's MIL operations (coremltools documentation, MIL Ops). Sums and
+products are computed in the numpy type of the arrays that the caller gives.
 """
 
 from __future__ import annotations
@@ -21,16 +20,21 @@ from npulab.npus.ane.training.mil.values import DTYPES, MOST_AXES, File, Operati
 from npulab.npus.kit import ceil_div, refuse_if
 
 Arrays = dict[str, Any]
-Shape = tuple[int, ...]  # sizes, or numbers of axes
-MOST_NUMBERS = 2**12  # most numbers in an argument that states axes or sizes
-KINDS = {"fiu": "numbers", "f": "floats"}  # letters of DTYPES, and their name in errors
-# The type of a literal that states none.
+# Sizes along axes, or indices of axes.
+Shape = tuple[int, ...]
+# An argument of axes or sizes has at most this many numbers.
+MOST_NUMBERS = 2**12
+# What an error calls the element types whose letters in DTYPES are one of the key.
+KINDS = {"fiu": "numbers", "f": "floats"}
+# The MIL type of a literal without a stated type, by its type in Python.
 USUAL = {bool: "bool", int: "int32", float: "fp32", str: "string"}
 
 
 class Known(NamedTuple):
-    """What is known of a value before a program runs: its ``type``; its ``constant``, None unless
-    the text states the data; and its ``source``, the name or constant that stands in the argument.
+    """What is known of a value before a program runs.
+
+    ``constant`` is the data if the text states it, else None. ``source`` is what the text has as
+    the argument: the name of a value, or a constant.
     """
 
     type: Type
@@ -48,19 +52,20 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """An operation and its arguments by name; an argument is a ``Known``, or a tuple of these."""
+    """An operation and its arguments by name; an argument is a ``Known`` or a tuple of
+    ``Known``."""
 
     operation: Operation
     given: dict[str, Any]
 
     def refuse(self, what: str, got: object, allowed: str) -> NoReturn:
-        """Raise ValueError; a shape is shown as a list, and a tuple of shapes as lists."""
+        """Raise ValueError about the argument or output ``what``; shapes are shown as lists."""
         if isinstance(got, tuple):
             got = _listed(got)
         raise ValueError(f"mil: {self.operation}: {what}: got {got}, allowed is {allowed}")
 
     def __getitem__(self, name: str) -> Known:
-        """A tensor or number among the arguments."""
+        """Return an argument that is a single value; raise ValueError for none and for several."""
         argument = self.given.get(name)
         if argument is None:
             self.refuse(name, "nothing", "one tensor or number")
@@ -72,8 +77,11 @@ class Call:
         return name in self.given
 
     def constant(self, name: str, default: Any = None) -> Any:
-        """Return the constant of an argument: a number, bool or string, or the tuple of a tensor's
-        elements."""
+        """Return the data of an argument: a number, bool or string, or the tuple of a tensor's
+        elements.
+
+        Raises ValueError for an argument whose data the text does not state.
+        """
         if name not in self.given and default is not None:
             return default
         constant = self[name].constant
@@ -94,7 +102,10 @@ class Call:
         return self._of(bool, name, self.constant(name, default), "true or false")
 
     def _of(self, types: Any, name: str, constant: Any, allowed: str) -> Any:
-        """Return a constant of one of the Python types; a bool does not count as a number."""
+        """Return a constant; raise ValueError if its Python type is none of ``types``.
+
+        A bool is accepted only if ``types`` is bool.
+        """
         if not isinstance(constant, types) or isinstance(constant, bool) != (types is bool):
             self.refuse(name, _short(constant), allowed)
         return constant
@@ -108,7 +119,7 @@ class Call:
         allowed = "whole numbers"
         if count is not None:
             allowed = f"{count} whole numbers"
-        # The type, not isinstance: a bool is an int of Python.
+        # isinstance would accept a bool, because bool is a subclass of int.
         whole = all(type(number) is int for number in numbers)
         if not whole or count not in (None, len(numbers)):
             self.refuse(name, _short(numbers), allowed)
@@ -121,7 +132,7 @@ class Call:
         return str(word)
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
-        """Return an axis; below 0 it counts from the end."""
+        """Return an argument that states an axis, as 0 to rank - 1; -1 means the last axis."""
         return self._axes(name, [self.whole(name, default)], rank)[0]
 
     def axes(self, name: str, rank: int, default: Shape | None = None) -> Shape:
@@ -137,8 +148,9 @@ class Call:
         return tuple(axis % rank for axis in axes)
 
     def dtype(self, name: str, kinds: str = "fiu") -> str:
-        """Return the element type of an argument; refuse an argument that is not a number, or with
-        kinds "f" not a float.
+        """Return the element type of an argument; raise ValueError for a type not of ``kinds``.
+
+        ``kinds`` are letters: f for floats, i for signed integers, u for unsigned integers.
         """
         argument = self[name]
         letter, _ = DTYPES[argument.dtype]
@@ -147,7 +159,7 @@ class Call:
         return argument.dtype
 
     def same_type(self, *names: str) -> str:
-        """Return the one element type that all of some arguments have."""
+        """Return the element type of the named arguments; raise ValueError if they have several."""
         arguments = [self[name] for name in names]
         dtypes = {argument.dtype for argument in arguments}
         if len(dtypes) > 1:
@@ -156,7 +168,7 @@ class Call:
         return arguments[0].dtype
 
     def fits(self, name: str, shape: Shape) -> None:
-        """Refuse an argument that does not broadcast to a shape."""
+        """Raise ValueError for an argument that does not broadcast to a shape, by numpy's rules."""
         have = self[name].shape
         if broadcast(have, shape) != shape:
             self.refuse(name, have, f"a shape that broadcasts to {list(shape)}")
@@ -167,10 +179,11 @@ Compute = Callable[[Call, dict[str, Any]], Any]
 
 
 class Rule(NamedTuple):
-    """Two functions of an operation.
+    """How an operation of MIL is checked and computed.
 
-    ``infer`` returns the element types and shapes of the results. ``compute`` returns their values,
-    an array or a list of arrays, from the call and the arrays by argument.
+    ``infer`` refuses wrong arguments and returns the element type and shape of each output.
+    ``compute`` gets the call and the arrays by argument name; it returns the output, or a list of
+    several outputs.
     """
 
     infer: Callable[[Call], Results]
@@ -178,7 +191,7 @@ class Rule(NamedTuple):
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
-    """Return the shape to which shapes broadcast, or None if they do not broadcast."""
+    """Return the shape to which numpy broadcasts all shapes, or None if they do not go together."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -186,8 +199,10 @@ def broadcast(*shapes: Shape) -> Shape | None:
 
 
 def known(value: Value) -> Known:
-    """Return a constant's type, and its data if it is in the text; a bare literal is a number of
-    the usual type."""
+    """Return the type of a constant, and its data unless a weight file has the data.
+
+    A literal without a type is a bool, an int32, an fp32 or a string.
+    """
     data = value.data
     if isinstance(value.type, Type):
         if isinstance(data, File):
@@ -196,19 +211,22 @@ def known(value: Value) -> Known:
     usual = USUAL.get(type(data))
     if value.type is not None or usual is None:
         raise ValueError(
-            f"mil: constant: got {value.type or 'brackets'}, allowed is a tensor, number, bool or "
-            "string"
+            f"mil: constant: got {value.type or 'brackets'}, allowed for an argument is a tensor, "
+            "number, bool or string"
         )
     if usual == "int32" and not -(2**31) <= data < 2**31:
         raise ValueError(
-            f"mil: constant: got {data!s:.40}, allowed for a bare number is a number of int32"
+            f"mil: constant: got {data!s:.40}, allowed for a number without a type is a number of "
+            "int32"
         )
     return Known(Type(usual, plain=True), data, value)
 
 
 def numpy_type(dtype: str) -> np.dtype[Any]:
-    """Return the numpy type that holds elements; raise LookupError for a type that numpy does not
-    have."""
+    """Return the numpy type for elements of a MIL type; raise LookupError for bf16 and string.
+
+    Elements of less than 8 bits take one byte each.
+    """
     refuse_if(dtype in ("bf16", "string"), "dtype", dtype, "is one that numpy has", LookupError)
     kind, bits = DTYPES[dtype]
     if kind == "b":
@@ -218,14 +236,14 @@ def numpy_type(dtype: str) -> np.dtype[Any]:
 
 
 def _listed(shape: tuple[Any, ...]) -> str:
-    """Return a shape as a list, and several shapes as lists with "and" between them."""
+    """Return a shape in brackets for an error, and a tuple of shapes joined by "and"."""
     if shape and isinstance(shape[0], tuple):
         return " and ".join(map(_listed, shape))
     return str([*shape])
 
 
 def _short(constant: object) -> str:
-    """Return a constant as a text of at most 60 letters."""
+    """Return a constant for an error, cut to 60 characters."""
     text = repr(constant)
     if isinstance(constant, tuple):
         text = _listed(constant)
@@ -234,12 +252,15 @@ def _short(constant: object) -> str:
     return f"{text[:57]}..."
 
 
-# Weights that a program stores in fewer bits: codes with scales, and indices into tables
+# Weights stored in fewer bits: integers with a scale, or indices into a table of weights
 
 
 def _affine(call: Call) -> Results:
-    """``scale * (quantized_data - zero_point)``: scale and zero point are a single number, or one
-    for each index of an axis."""
+    """Infer ``scale * (quantized_data - zero_point)``.
+
+    ``scale`` and ``zero_point`` each have one number for the tensor, or one for each index of the
+    argument ``axis``.
+    """
     shape = call["quantized_data"].shape
     size = shape[call.axis("axis", len(shape))]
     call.dtype("quantized_data")
@@ -261,7 +282,10 @@ def _affine_values(call: Call, x: Arrays) -> Any:
 
 
 def _blocks(call: Call, name: str, shape: Shape) -> None:
-    """Refuse an argument whose sizes do not divide the sizes of ``shape``, axis by axis."""
+    """Raise ValueError for an argument that does not cut a tensor of ``shape`` into equal blocks.
+
+    The argument has one element a block: its size along each axis divides that of ``shape``.
+    """
     whole = call[name].shape
     divides = len(whole) >= len(shape)
     for count, size in zip(whole, shape, strict=False):
@@ -272,18 +296,17 @@ def _blocks(call: Call, name: str, shape: Shape) -> None:
 
 
 def _repeated(array: Array, shape: Shape) -> Array:
-    """Repeat each element along the axes of ``shape``, for all elements of the block that it
-    belongs to.
-    """
+    """Return an array of ``shape`` from an array of one element a block of equal size."""
     for axis, size in enumerate(shape):
         array = np.repeat(array, size // array.shape[axis], axis)
     return array
 
 
 def _blockwise(call: Call) -> Results:
-    """``scale * (data - offset)``: each scale and offset belongs to a block of the data.
+    """Infer ``scale * (data - offset)``, with a scale and an offset for each block of the data.
 
-    Along each axis, a block's size is the size of the data divided by the size of scale or offset.
+    Along an axis, a block has as many elements as the size of ``data`` divided by that of ``scale``
+    (or of ``offset``). ``offset`` may be missing.
     """
     shape = call["data"].shape
     call.dtype("data")
@@ -308,8 +331,10 @@ def _blockwise_values(call: Call, x: Arrays) -> Any:
 
 
 def _looked_up(call: Call) -> Results:
-    """``lut[..., indices, 0]``: tables (blocks of the indices ..., entries, 1) with one number an
-    entry."""
+    """Infer ``lut[..., indices, 0]``, where each index is looked up in the table of its block.
+
+    ``lut`` has the shape (blocks along each axis of ``indices``..., entries of a table, 1).
+    """
     indices = call["indices"]
     table = call["lut"].shape
     shape = indices.shape
@@ -340,17 +365,20 @@ def _looked_up_values(call: Call, x: Arrays) -> Any:
     return table[(*at, indices)]
 
 
-# Convolution: weights ``(O, I / groups, *kernel)``, one to three spatial axes after channels
+# Convolution: input (N, I, *sizes), weights (O, I / groups, *kernel), one to three spatial axes
 
 PAD_TYPES = ("valid", "same", "same_lower", "custom")
 MOST_PAD = 2**16
-MOST_PADDED = 2**26  # most elements of an input with its padding
+# An input with its padding has at most this many elements.
+MOST_PADDED = 2**26
 Pads = tuple[tuple[int, int], ...]
 
 
 class Geometry(NamedTuple):
-    """The geometry of a convolution: for each spatial axis its stride, dilation, padding (before,
-    after) and number of outputs; and the number of groups of channels.
+    """The geometry of a convolution.
+
+    For each spatial axis: the stride, the dilation, the padding (elements before, elements after)
+    and the size of the output. ``groups`` is the number of groups of channels.
     """
 
     strides: Shape
@@ -361,8 +389,7 @@ class Geometry(NamedTuple):
 
 
 def geometry(call: Call) -> Geometry:
-    """Return the geometry that the arguments of a conv mean; raise ValueError for arguments that do
-    not go together."""
+    """Return the geometry of a conv; raise ValueError for arguments that contradict each other."""
     x = call["x"].shape
     weight = call["weight"].shape
     rank = len(x) - 2
@@ -381,7 +408,7 @@ def geometry(call: Call) -> Geometry:
         call.refuse(
             "strides, dilations and weight", (strides, dilations, weight), "numbers of 1 or more"
         )
-    # The elements of the input from the first tap of a kernel to its last.
+    # A dilated kernel covers this many elements of the input along each axis.
     spans = [(taps - 1) * step + 1 for taps, step in zip(weight[2:], dilations, strict=True)]
     pads = _pads(call, x[2:], spans, strides)
     padded = [size + sum(pad) for size, pad in zip(x[2:], pads, strict=True)]
@@ -396,7 +423,10 @@ def geometry(call: Call) -> Geometry:
 
 
 def _pads(call: Call, sizes: Shape, spans: Sequence[int], strides: Sequence[int]) -> Pads:
-    """Return the padding (before, after) of each spatial axis."""
+    """Return the padding of each spatial axis, as elements (before, after).
+
+    ``spans`` are the elements of the input that the dilated kernel covers along each axis.
+    """
     kind = call.word("pad_type", PAD_TYPES, "valid")
     rank = len(sizes)
     if kind == "valid":
@@ -410,7 +440,7 @@ def _pads(call: Call, sizes: Shape, spans: Sequence[int], strides: Sequence[int]
     for size, span, stride in zip(sizes, spans, strides, strict=True):
         outputs = ceil_div(size, stride)
         whole = max((outputs - 1) * stride + span - size, 0)
-        # An odd padding has its larger half after the axis, with same_lower before it.
+        # "same" puts the larger half of an odd padding after the input, "same_lower" before it.
         pair = (whole // 2, ceil_div(whole, 2))
         if kind == "same_lower":
             pair = pair[::-1]
@@ -432,12 +462,12 @@ def _convolution(call: Call) -> Results:
 
 
 def _per_channel(shape: Geometry, outputs: int) -> Shape:
-    """Return the shape with which an array of one number per output channel broadcasts."""
+    """Return (1, outputs, 1, ...): a bias of this shape broadcasts over a convolution's output."""
     return (1, outputs, *[1] * len(shape.pads))
 
 
 def _convolution_values(call: Call, x: Arrays) -> Any:
-    """One matrix product for each tap of the kernel."""
+    """Return the output of a conv, as a sum of one matrix product for each tap of the kernel."""
     weight = x["weight"]
     shape = geometry(call)
     padded = x["x"]
@@ -465,13 +495,16 @@ def _convolution_values(call: Call, x: Arrays) -> Any:
 
 
 def sigmoid(x: Array) -> Array:
-    """``1 / (1 + exp(-x))``, without overflow."""
+    """Return ``1 / (1 + exp(-x))``; exp gets only negative numbers and cannot overflow."""
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, 1, small) / (1 + small)
 
 
 def softmax(x: Array, axis: int) -> Array:
-    """``exp(x) / sum(exp(x))`` along an axis; the largest is subtracted before."""
+    """Return ``exp(x) / sum(exp(x))`` along an axis.
+
+    The largest element is subtracted first, so that exp cannot overflow.
+    """
     powers = np.exp(x - x.max(axis, keepdims=True))
     return powers / powers.sum(axis, keepdims=True)
 
@@ -494,8 +527,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "square": np.square,
     "sign": np.sign,
 }
-# These operations take every number; identity takes every type; the other operations of UNARY take
-# floats.
+# These operations of UNARY take integers and floats. identity takes every type, the others floats.
 ANY_NUMBER = ("abs", "square", "sign")
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
@@ -513,7 +545,7 @@ REDUCE: dict[str, Callable[..., Any]] = {
     "reduce_mean": np.mean,
     "reduce_sum_square": lambda x, axis, keepdims: np.sum(np.square(x), axis, keepdims=keepdims),
 }
-# The default of the number that is added to x.
+# The default of the argument epsilon, which these operations add to x.
 EPSILON = {"log": 1e-45, "rsqrt": 1e-12, "inverse": 1e-4}
 
 
@@ -552,7 +584,7 @@ def _binary(call: Call) -> Results:
 
 
 def _reduced(call: Call) -> tuple[Shape, bool]:
-    """Return the axes that are reduced, and true if they stay with size 1."""
+    """Return the reduced axes, and true if the output keeps each of them with size 1."""
     rank = len(call["x"].shape)
     return call.axes("axes", rank, tuple(range(rank))), call.flag("keep_dims", False)
 
@@ -584,13 +616,13 @@ def _softmax(call: Call) -> Results:
 
 def _softmax_values(call: Call, x: Arrays) -> Any:
     array = x["x"]
-    # The largest of no elements does not exist.
+    # softmax subtracts the largest element, and an empty array has none.
     if not array.size:
         return array
     return softmax(array, call.axis("axis", array.ndim, -1))
 
 
-# Elements moved, joined and parted
+# Operations that move elements: reshape, transpose, slice, concat, split
 
 
 def _reshaped(call: Call) -> Shape:
@@ -599,7 +631,7 @@ def _reshaped(call: Call) -> Shape:
     stated = call.wholes("shape")
     if len(stated) > MOST_AXES:
         call.refuse("shape", f"{len(stated)} axes", f"up to {MOST_AXES}")
-    # 0 keeps the size of x, a single -1 takes the elements that are left.
+    # A stated 0 means the size that x has there; one stated -1 means the size that completes x.
     wanted = list(stated)
     for at, size in enumerate(stated[: len(have)]):
         if size == 0:
@@ -649,7 +681,7 @@ def _concat(call: Call) -> Results:
         call.refuse("values", "none in ( )", "one tensor or more in ( )")
     first = values[0]
     axis = call.axis("axis", len(first.shape))
-    # Interleaved tensors are alike along every axis.
+    # Joined tensors may differ along the axis, interleaved tensors may not.
     after = axis + 1
     if call.flag("interleave", False):
         after = axis
@@ -661,7 +693,7 @@ def _concat(call: Call) -> Results:
         call.refuse(
             "values",
             ", ".join(str(value.type) for value in values),
-            f"tensors that differ along axis {axis} only, interleaved ones not at all",
+            f"tensors that differ along axis {axis} only (interleaved tensors: along no axis)",
         )
     whole = sum(value.shape[axis] for value in values)
     return [(first.dtype, (*first.shape[:axis], whole, *first.shape[axis + 1 :]))]
@@ -677,7 +709,7 @@ def _concat_values(call: Call, x: Arrays) -> Any:
 
 
 def _parts(call: Call) -> tuple[int, Shape]:
-    """Return the axis that is split, and the size of each part."""
+    """Return the axis that is split, and the size of each output along this axis."""
     shape = call["x"].shape
     outputs = len(call.operation.outputs)
     axis = call.axis("axis", len(shape))
@@ -688,7 +720,7 @@ def _parts(call: Call) -> tuple[int, Shape]:
         count = call.whole("num_splits")
         if count < 1 or size % count:
             call.refuse("num_splits", count, f"a divisor of {size}, the size of axis {axis}")
-        # One more than the outputs is enough to refuse a huge number of parts.
+        # num_splits may be huge: a tuple with one part more than outputs is refused below.
         sizes = (size // count,) * min(count, outputs + 1)
     if len(sizes) != outputs or sum(sizes) != size or min(sizes) < 0:
         call.refuse("split_sizes", sizes[:8], f"{outputs} sizes that add up to {size}")
@@ -736,7 +768,8 @@ def _cast(call: Call) -> Results:
 
 
 def _transposed(call: Call, name: str) -> Shape:
-    """Return the shape of a factor after its transpose_x or transpose_y."""
+    """Return the shape of the factor x or y, with its last two sizes exchanged if the argument
+    transpose_x or transpose_y says so."""
     shape = call[name].shape
     if len(shape) < 2:
         call.refuse(name, shape, "two axes or more")
@@ -816,12 +849,14 @@ def _attention_values(call: Call, x: Arrays) -> Any:
     return softmax(scores, -1) @ x["value"]
 
 
-# The table
+# The table of rules
 
 
 def _moved(shape: Callable[[Call], Shape], values: Compute | None = None) -> Rule:
-    """Return the rule of an operation that moves the elements of x into another shape, in the same
-    order or as ``values`` does.
+    """Return the rule of an operation that moves the elements of x into another shape.
+
+    ``shape`` returns the shape of the output. ``values`` computes the output; without it the
+    elements keep their order.
     """
 
     def infer(call: Call) -> Results:

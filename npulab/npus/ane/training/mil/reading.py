@@ -1,6 +1,8 @@
-"""MIL text: read into a program by a parser that looks one token ahead and refuses with line and
-column; and written in the form of maderix/ANE (training/stories_mil.h), compact inside of
-functions."""
+"""Reading and writing the text of MIL programs.
+
+The parser looks one token ahead; its errors state line and column. Text is written in the form of
+maderix/ANE (training/stories_mil.h): inside of functions there are no blanks after commas.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,15 @@ from npulab.npus.kit import refuse_if
 
 MOST_TOKENS = 2**19
 MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2**23, 2**19, 16
-# A list of numbers or bools, taken as one token.
+# Brackets with only numbers or bools; one match reads them faster than token by token.
 FLAT = re.compile(r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]")
-MOST_NUMBER, MOST_STRING = 64, 2**16  # most letters of a number and of a string
+# A number and a string of the text have at most this many characters.
+MOST_NUMBER, MOST_STRING = 64, 2**16
 ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
 ESCAPED = {letter: f"\\{code}" for code, letter in ESCAPES.items()}
-SMALLEST, LARGEST = 1e-8, 1e16  # numbers from SMALLEST to LARGEST are written without an exponent
+# Floats of a magnitude from SMALLEST to below LARGEST are written as decimals, others in
+# hexadecimal.
+SMALLEST, LARGEST = 1e-8, 1e16
 BOOLS = ("true", "false")
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 VERSION = re.compile("[0-9.]*")
@@ -45,17 +50,17 @@ TOKEN = re.compile(
     r'|(?P<mark>[\[\](){}<>=,;?])|(?P<string>"(?:[^"\\\n]++|\\.)*+")',
     re.ASCII,
 )
-# Possessive: keeps no places to go back to, so that long blanks take no memory.
+# Possessive quantifiers (++, *+) never backtrack, so long blanks and comments take no memory.
 BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")
 
 
 def read(text: str) -> Program:
     """Return the program of a MIL text of any version; ``check`` judges names, types and shapes.
 
-    Constants may be written flat or in nested brackets, floats in decimal or hexadecimal; comments
-    start with ``//``. Raises ValueError with line and column for text that is not MIL, blocks
-    inside of operations, texts of more than 8 MiB, 524,288 tokens or as many elements of constants,
-    and brackets more than 16 deep.
+    Elements of a constant may be flat or in nested brackets, floats decimal or hexadecimal;
+    comments start with ``//``. Raises ValueError for text that is not MIL and for blocks inside of
+    operations. A text has at most 2**23 characters, 2**19 tokens, 2**19 elements of constants, and
+    brackets at most 16 deep. The errors state line and column.
 
     >>> read("program(1.0) { func main<ios16>(tensor<fp16, [1, 2]> x) { } -> (x); }")["main"].inputs
     (('x', Type(dtype='fp16', shape=(1, 2), plain=False)),)
@@ -66,19 +71,24 @@ def read(text: str) -> Program:
 
 
 class _Reader:
-    """A parser: a place in a text, the token that starts there, and the number of elements that its
-    constants have so far."""
+    """A parser of one text.
+
+    ``at`` is the index of the current token's first character and ``end`` the index after its last.
+    ``elements`` counts the elements of constants that were read so far.
+    """
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.tokens, self.elements = text, 0, 0, 0
-        self.line, self.counted = 1, 0  # the line of a place, and that place: lines are counted on
+        # ``line`` is the line of the character at index ``counted``; counting goes on from there.
+        self.line, self.counted = 1, 0
         self.kind, self.token, self.end = "", "", 0
         self.look()
 
     def look(self) -> None:
-        """Read the token at the place."""
+        """Skip blanks and comments, then make the token after them the current token."""
         blank = BLANK.match(self.text, self.at)
-        assert blank  # a blank may be empty, so it always matches
+        # BLANK matches the empty text too, so it always matches.
+        assert blank
         self.at = blank.end()
         token = TOKEN.match(self.text, self.at)
         if token:
@@ -98,13 +108,13 @@ class _Reader:
         return token
 
     def following(self) -> str:
-        """Return the letter with which the token after this one starts."""
+        """Return the first character of the token after the current token."""
         blank = BLANK.match(self.text, self.end)
         assert blank
         return self.text[blank.end() : blank.end() + 1]
 
     def line_here(self) -> int:
-        """Return the line of the token."""
+        """Return the line of the current token, counted from 1."""
         self.line += self.text.count("\n", self.counted, self.at)
         self.counted = self.at
         return self.line
@@ -126,23 +136,22 @@ class _Reader:
         self.fail(got, allowed)
 
     def made(self, make: Callable[..., Any], at: int, *given: Any, **named: Any) -> Any:
-        """Return a value built at a place of the text; an error of the value gets its line and
-        column.
-        """
+        """Return ``make(*given, **named)``; put line and column of index ``at`` before its
+        error."""
         try:
             return make(*given, **named)
         except (ValueError, LookupError) as error:
             raise ValueError(f"mil: {self.place(at)}: {error.args[0]}") from None
 
     def take(self, *tokens: str) -> None:
-        """Step over tokens that must come next."""
+        """Step over the given tokens; raise ValueError if the text has others."""
         for token in tokens:
             if self.token != token or self.kind not in ("mark", "arrow", "name"):
                 self.refuse(repr(token))
             self.step()
 
     def has(self, token: str) -> bool:
-        """Step over a mark and return True, if the mark is the next token."""
+        """Return True if the current token is a given mark, and step over it."""
         if self.kind != "mark" or self.token != token:
             return False
         self.step()
@@ -154,7 +163,10 @@ class _Reader:
         return self.step()
 
     def many(self, item: Callable[[], Any], close: str, comma: str = ",") -> tuple[Any, ...]:
-        """Return items with commas up to a closing mark, and step over the mark."""
+        """Return the items before a closing mark, with ``comma`` between items; step over the mark.
+
+        ``item`` reads one item. An empty ``comma`` means that nothing separates the items.
+        """
         items: list[Any] = []
         while not self.has(close):
             if items and comma and not self.has(comma):
@@ -163,11 +175,11 @@ class _Reader:
         return tuple(items)
 
     def block(self, item: Callable[[], Any]) -> tuple[Any, ...]:
-        """Read items between braces that no commas separate."""
+        """Return the items between braces; no commas separate them, ``item`` reads one."""
         self.take("{")
         return self.many(item, "}", "")
 
-    # program, functions, operations
+    # Programs, functions and operations
 
     def program(self) -> Program:
         start = self.at
@@ -231,13 +243,13 @@ class _Reader:
         return self.pair("an argument", self.operands)
 
     def operands(self) -> Any:
-        """Return one operand, or several in brackets."""
+        """Return an argument's operand, or the tuple of its operands in parentheses."""
         if self.has("("):
             return self.many(self.operand, ")")
         return self.operand()
 
     def operand(self) -> str | Value:
-        """Return a name or a constant."""
+        """Return the name of a value, or a constant."""
         if self.kind == "name" and not self.is_bool() and self.following() not in ("(", "<"):
             return self.step()
         return self.value()
@@ -252,7 +264,7 @@ class _Reader:
         self.take("=")
         return name, value()
 
-    # types and constants
+    # Types and constants
 
     def type(self, depth: int = 0) -> Type | Compound:
         start = self.at
@@ -315,7 +327,10 @@ class _Reader:
         return self.made(File, start, path, offset, plain)
 
     def stated(self, name: str, dtype: str) -> tuple[Any, bool]:
-        """Return one number or string by name, and true if its type is plain."""
+        """Read ``name = dtype(value)``; return the value, and true if its type is plain.
+
+        ``string("a")`` has a plain type, ``tensor<string, []>("a")`` has not.
+        """
         self.take(name, "=")
         at = self.at
         value = self.value()
@@ -326,7 +341,10 @@ class _Reader:
         return value.data, kind.plain
 
     def listed(self, shape: tuple[int | None, ...], depth: int) -> tuple[Any, ...]:
-        """Return elements in brackets, flat or one level for each axis."""
+        """Return a constant's elements in order, read from brackets.
+
+        The brackets are flat, or nested with one level for each axis of ``shape``.
+        """
         start = self.at
         flat = FLAT.match(self.text, self.at)
         if flat:
@@ -344,7 +362,7 @@ class _Reader:
             rows = self.many(lambda: self.listed(shape[1:], depth + 1), "]")
             lengths = {len(row) for row in rows}
             if not shape or len(rows) != shape[0] or len(lengths) > 1:
-                allowed = f"rows alike, as many as the shape says ({list(shape)})"
+                allowed = f"rows of equal length, as many as the shape says ({list(shape)})"
                 self.fail(f"{len(rows)} rows", allowed, start)
             return tuple(chain.from_iterable(rows))
         items = self.many(lambda: self.literal(depth + 1), "]")
@@ -360,7 +378,7 @@ class _Reader:
         if self.elements > MOST_ELEMENTS:
             self.fail(
                 f"more than {MOST_ELEMENTS} elements of constants",
-                "larger ones in a weight file",
+                "a larger constant only in a weight file",
                 at,
             )
 
@@ -384,7 +402,7 @@ class _Reader:
         return value
 
     def element(self, word: str, at: int) -> Any:
-        """A number or bool by its letters."""
+        """Return the number or bool that ``word`` spells; ``at`` is its index, for an error."""
         if word in BOOLS:
             return word == "true"
         if len(word) <= MOST_NUMBER and re.fullmatch(NUMBER, word, re.ASCII):
@@ -415,14 +433,14 @@ class _Reader:
         return re.sub(r"\\(.)", lambda found: ESCAPES[found.group(1)], raw)
 
 
-# Writing
+# Writing the text
 
 
 def write(program: Program) -> str:
     """Return the text of a program; ``read`` turns it into an equal program.
 
-    There is one operation a line, constants inside of functions have no blanks, floats are the
-    shortest decimal that is the same float64, or hexadecimal if they are very small or large.
+    Each operation takes one line. Constants inside of functions have no blanks. A float is the
+    shortest decimal that is the same float64; below 1e-8 and from 1e16 on it is hexadecimal.
 
     >>> x = Type("fp16", (1, 4, 1, 32))
     >>> called = ("name", Value(Type("string", plain=True), "a"))

@@ -1,5 +1,8 @@
-"""The check of a program, that its names, types and shapes go together, and its run: one numpy
-operation after the other, each result rounded to its type."""
+"""Checking and running MIL programs.
+
+``check`` refuses names, types and shapes that contradict each other. ``run`` computes the
+operations in order with numpy and rounds each output to its type.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,21 @@ from npulab.npus.ane.training.mil.values import (
 from npulab.npus.kit import refuse_if
 
 Blobs = weight_files.Files
-MOST_SIZE = 2**26  # most elements of a tensor
+# A tensor of a program has at most this many elements.
+MOST_SIZE = 2**26
 NO_ARGUMENTS = ("name", "val")
-WORDS = ("dtype", "pad_type")  # arguments that are strings
+# Only these arguments of operations may be strings.
+WORDS = ("dtype", "pad_type")
 Scope = dict[str, Known]
 Named = Mapping[str, Any]
 
 
 def check(program: Program) -> list[str]:
-    """Refuse unknown and repeated names, and types and shapes that do not go together.
+    """Raise ValueError for a program with wrong names, types or shapes.
 
-    Returns the names of the operations that have no rule in ``OPERATIONS``. Their outputs are taken
-    as declared; so are the outputs of operations whose arguments have unknown sizes. Raises
-    ValueError with the line and the operation.
+    The error states the line and the operation. Returns the sorted names of operations without a
+    rule in ``OPERATIONS``. The declared outputs are believed for an operation without a rule, and
+    for an operation with an argument of unknown size.
 
     >>> x = Type("fp16", (1, 4, 1, 32))
     >>> add = Operation("add", (("y", x),), (("x", "x"), ("y", "z")))
@@ -68,9 +73,10 @@ def _refuse_unknown_output(function: Function, known: Named, line: str = "") -> 
 
 
 def _declared(function: Function) -> Scope:
-    """Return what is known of a function's inputs by name: their types.
+    """Return the types of a function's inputs, as ``Known`` by name.
 
-    Raises ValueError for an input that is named twice or is neither a tensor nor a number.
+    Raises ValueError for a name that two inputs have, and for a type that is not of a tensor or
+    number.
     """
     scope: Scope = {}
     for name, kind in function.inputs:
@@ -89,10 +95,11 @@ def _declared(function: Function) -> Scope:
 
 
 def judged(operation: Operation, scope: Scope) -> tuple[Call, Scope]:
-    """Return an operation with its arguments, and what is known of its outputs by name.
+    """Return an operation with its arguments, and its outputs as ``Known`` by name.
 
-    Raises ValueError if an output has a name of ``scope``, has another type than is declared, or
-    has more than 2**26 elements; and for arguments that do not go together.
+    ``scope`` has the values that were named before the operation. Raises ValueError for arguments
+    that the operation does not allow. An output needs a new name, the declared type and at most
+    2**26 elements.
     """
     call = resolved(operation, scope)
     declared = dict(operation.outputs)
@@ -109,10 +116,11 @@ def judged(operation: Operation, scope: Scope) -> tuple[Call, Scope]:
 
 
 def _inferred(call: Call) -> Scope:
-    """Return what is known of an operation's outputs by name, as its rule infers it.
+    """Return the outputs that an operation's rule infers, as ``Known`` by name.
 
-    Nothing is inferred if the operation has no rule in ``OPERATIONS``, or if a size of an argument
-    is not known. Raises ValueError for outputs that are declared otherwise.
+    The result is empty if the operation has no rule in ``OPERATIONS``, or if the size of an
+    argument is not known. Raises ValueError if the text declares other outputs than the rule
+    infers.
     """
     rule = OPERATIONS.get(call.operation.op)
     if rule is None:
@@ -142,8 +150,10 @@ def _inferred(call: Call) -> Scope:
 
 
 def resolved(operation: Operation, scope: Scope) -> Call:
-    """Return an operation with its arguments looked up in ``scope``; attributes count as arguments
-    too, except ``name``."""
+    """Return an operation with its arguments as ``Known``; names are looked up in ``scope``.
+
+    An attribute counts as an argument too, except ``name`` and ``val``, and those of a const.
+    """
     given: dict[str, Any] = {}
     for name, argument in operation.arguments:
         if name in given:
@@ -195,13 +205,15 @@ def run(
 ) -> dict[str, Array]:
     """Return the outputs of a function by name, from its inputs by name.
 
-    ``blobs`` are the bytes of the weight file, or of each file by its path in the program. Every
-    operation is computed in float64 and its result rounded to its declared type, half to even,
-    infinite beyond the range; with ``float64`` neither results nor constants are rounded.
-    ``trace`` gives every result, not only the outputs. How the ANE rounds inside of an operation
-    is not known. Raises ValueError with line and operation for a program that ``check`` refuses
-    and for weights that are not in the file, LookupError for an operation that is not understood
-    and inputs that are missing or too many.
+    ``blobs`` are the bytes of the weight file, or of each file by its path in the program. Each
+    operation is computed in float64, and its output is rounded to its declared type: half to even,
+    infinite beyond the range. ``float64`` leaves inputs, constants and outputs unrounded. ``trace``
+    returns the value of every operation and input. How the ANE rounds inside of an operation is not
+    known.
+
+    Raises ValueError for a program that ``check`` refuses and for weights that the file does not
+    have. Raises LookupError for an operation without a rule, a missing input or weight file, and an
+    unknown input.
 
     >>> from npulab.npus.ane.training.mil import read
     >>> text = "program(1.3) { func main<ios18>(fp16 x) { fp16 y = add(x=x,y=x); } -> (y); }"
@@ -232,7 +244,10 @@ def run(
 
 
 def _inputs(scope: Mapping[str, Known], inputs: Named, float64: bool) -> dict[str, Any]:
-    """Return the inputs of a function as arrays of their types."""
+    """Return the inputs as arrays, rounded to their declared types unless ``float64``.
+
+    Raises LookupError for a missing or unknown name, ValueError for another shape than declared.
+    """
     if set(inputs) != set(scope):
         got = ", ".join(sorted(inputs)) or "none"
         raise LookupError(f"inputs: got {got}, allowed is {', '.join(scope) or 'none'}")
@@ -247,7 +262,10 @@ def _inputs(scope: Mapping[str, Known], inputs: Named, float64: bool) -> dict[st
 
 
 def _computed(call: Call, values: Named, blobs: Blobs, float64: bool) -> list[Any]:
-    """Return the results of an operation, before they are rounded."""
+    """Return the outputs of an operation in float64 (integers and bools in their types), unrounded.
+
+    Raises LookupError for an operation without a rule in ``OPERATIONS``.
+    """
     if call.operation.op not in OPERATIONS:
         raise LookupError(
             f"mil: {call.operation}: got an operation that is not understood, allowed is one of "
@@ -276,7 +294,10 @@ def _computed(call: Call, values: Named, blobs: Blobs, float64: bool) -> list[An
 
 
 def _constant(call: Call, value: Value | None, blobs: Blobs, float64: bool) -> Any:
-    """Return a constant as an array of its type, from the text or a weight file; a string stays."""
+    """Return a constant as an array of its type, from the text or from a weight file.
+
+    A string is returned as it is; with ``float64`` a float of the text stays unrounded.
+    """
     assert value is not None
     if isinstance(value.data, File):
         assert isinstance(value.type, Type)
@@ -284,7 +305,7 @@ def _constant(call: Call, value: Value | None, blobs: Blobs, float64: bool) -> A
     kind = known(value).type
     if kind.dtype == "string":
         return value.data
-    # A float is kept in full here: it is rounded once, by _rounded.
+    # Floats become float64 here, so that only _rounded rounds them.
     numpy = np.dtype(np.float64)
     if DTYPES[kind.dtype][0] != "f":
         numpy = numpy_type(kind.dtype)
@@ -293,7 +314,10 @@ def _constant(call: Call, value: Value | None, blobs: Blobs, float64: bool) -> A
 
 
 def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> Array:
-    """Return the weights of a BLOBFILE."""
+    """Return the constant of type ``kind`` that ``file`` names, read from its record.
+
+    Raises LookupError for a missing weight file, ValueError for a wrong record.
+    """
     data = weight_files.file_at(blobs, file.path)
     if data is None:
         given = ""
@@ -306,7 +330,7 @@ def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> Arra
         record, _ = weight_files.record_at(data, file.offset)
         allowed = [kind.dtype]
         letter, bits = DTYPES[kind.dtype]
-        # The int8 and int4 benchmarks of maderix/ANE store integers in records of type fp16.
+        # Integers in a record of type fp16: the int8 and int4 benchmarks of maderix/ANE do this.
         if letter in "iu" and bits <= 8:
             allowed.append("fp16")
         refuse_if(

@@ -1,4 +1,4 @@
-"""The parts of a MIL program as values: functions, operations, types and constants."""
+"""Values for the parts of a MIL program: the program, functions, operations, types, constants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy as np
 from npulab.npus.kit import one_of, read_table, refuse_if
 
 NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
-# The letter of the kind (float, signed, unsigned, bool, string) and the bits of each type.
+# Element types by name: the letter of their kind (f float, i signed, u unsigned, b bool, s string)
+# and the bits of an element.
 DTYPES = {
     row["name"]: (row["kind"], int(row["bits"]))
     for row in read_table(Path(__file__).parents[1] / "types.csv")
@@ -25,11 +26,12 @@ MOST_AXES = 32
 
 @dataclass(frozen=True)
 class Type:
-    """An element type and a shape; a size that is not known is None.
+    """The type of a tensor or number: element type and shape. A size is None if it is not known.
 
-    ``plain`` is the form of a single element: True for ``fp16``, False for ``tensor<fp16, []>``,
-    which programs of version 1.0 write. Raises ValueError for a size that is not a whole number of
-    at least 0, and for a plain type with a shape; LookupError for an unknown element type.
+    ``plain`` is how the text writes the type of a single element: ``fp16`` if true, else
+    ``tensor<fp16, []>``, as in programs of version 1.0. A size is a whole number of 0 or more, and
+    a plain type has no sizes; anything else raises ValueError. An unknown element type raises
+    LookupError.
 
     >>> str(Type("fp16", (1, 768, 1, 512))), str(Type("int32", plain=True))
     ('tensor<fp16, [1, 768, 1, 512]>', 'int32')
@@ -45,7 +47,7 @@ class Type:
         for size in self.shape:
             if isinstance(size, np.integer):
                 size = int(size)
-            # The type, not isinstance: a bool is an int of Python.
+            # isinstance would accept a bool, because bool is a subclass of int.
             if size is not None and type(size) is not int:
                 raise ValueError(
                     f"shape: got {self.shape}, allowed are whole numbers, and None for a size that "
@@ -55,7 +57,7 @@ class Type:
         object.__setattr__(self, "shape", tuple(sizes))
         if self.plain and sizes:
             raise ValueError(
-                f"shape: got {sizes}, allowed are sizes of 0 or more, of a plain type none"
+                f"shape: got {sizes}, allowed for a plain type are no sizes (plain=False has sizes)"
             )
         if min(self.sizes, default=0) < 0:
             raise ValueError(f"shape: got {sizes}, allowed are sizes of 0 or more")
@@ -64,7 +66,7 @@ class Type:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes as numbers: 0 for a size that is not known."""
+        """The shape with 0 in place of each size that is not known."""
         return tuple(size or 0 for size in self.shape)
 
     @property
@@ -74,7 +76,8 @@ class Type:
         return math.prod(self.sizes)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Return true if a shape has this rank and the sizes that are known."""
+        """Return true if a shape has as many axes as the type, and each size that the type
+        states."""
         if len(shape) != len(self.shape):
             return False
         return all(size in (None, have) for size, have in zip(self.shape, shape, strict=True))
@@ -91,8 +94,10 @@ class Type:
 
 @dataclass(frozen=True)
 class Compound:
-    """A type made of other types: ``dict<string, string>``, ``tuple<...>``, ``list<...>``,
-    ``state<...>``."""
+    """A type made of the types in ``of``, such as ``dict<string, string>``.
+
+    ``kind`` is ``dict``, ``list``, ``tuple`` or ``state``.
+    """
 
     kind: str
     of: tuple[Type | Compound, ...]
@@ -116,8 +121,11 @@ class Compound:
 
 @dataclass(frozen=True)
 class File:
-    """BLOBFILE: a constant whose data is in a weight file, at the record that starts at byte
-    ``offset``."""
+    """The place of a constant's data in a weight file (``BLOBFILE`` in the text).
+
+    The data's record starts at byte ``offset`` of the file. ``plain`` says how the text writes the
+    types of path and offset: ``string`` if true, else ``tensor<string, []>``.
+    """
 
     path: str
     offset: int
@@ -130,7 +138,7 @@ class File:
 
 @dataclass(frozen=True)
 class Group:
-    """Items in brackets inside of a compound constant; ``bracket`` is the opening bracket."""
+    """Items in brackets, as ``{"key", "text"}`` in a dict; ``bracket`` is the opening bracket."""
 
     bracket: str
     items: tuple[Any, ...]
@@ -138,12 +146,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Value:
-    """A constant: a number, bool or string, the tuple of a tensor's elements (the last axis
-    fastest), or a File.
+    """A constant of a program, with its type; a literal without a stated type has type None.
 
-    An array or list gives its elements. Without a type it is a bare literal. Numbers of a float
-    type are kept in full, not rounded to the type. Raises ValueError for another number of
-    elements than the shape says, and for elements that the type cannot hold.
+    ``data`` is a number, bool or string, the tuple of a tensor's elements (last axis fastest), or a
+    ``File``; an array or list becomes a tuple. Floats are not rounded to the type. Raises
+    ValueError for a number of elements that contradicts the shape, and for elements that the type
+    cannot hold.
 
     >>> Value(Type("int32", (2,)), (1, 1)).data
     (1, 1)
@@ -163,10 +171,10 @@ Attributes = tuple[tuple[str, Value], ...]
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation: outputs (name, type) or none, arguments by name (a name, a constant, or
-    several), attributes.
+    """An operation: the name ``op``, outputs as (name, type), arguments and attributes.
 
-    ``line`` is the line in which it was read; equality ignores it.
+    An argument is (name, operand): the name of a value, a constant, or a tuple of names and
+    constants. ``line`` is the operation's line in the text, 0 without a text; equality ignores it.
     """
 
     op: str
@@ -181,7 +189,7 @@ class Operation:
 
     @property
     def names(self) -> list[str]:
-        """Every name that the arguments use."""
+        """The names of the values that the arguments refer to, in order."""
         names = []
         for _, argument in self.arguments:
             if isinstance(argument, str):
@@ -192,7 +200,7 @@ class Operation:
 
     @property
     def value(self) -> Value | None:
-        """The constant of a const."""
+        """The constant of an operation ``const``, None for any other operation."""
         if self.op != "const":
             return None
         return dict(self.attributes).get("val")
@@ -208,8 +216,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Function:
-    """A function: inputs (name, type), operations in order, names of the outputs; ``target`` is the
-    system that it is compiled for."""
+    """A function: inputs as (name, type), operations in order, and the names of its outputs.
+
+    ``target`` is the system that the function is compiled for, such as ``ios18``. ``line`` is its
+    line in the text, 0 without a text.
+    """
 
     inputs: tuple[tuple[str, Type | Compound], ...]
     operations: tuple[Operation, ...]
@@ -228,7 +239,8 @@ class Function:
 class Program:
     """A program of a MIL ``version``: functions, and attributes such as ``buildInfo``.
 
-    Raises ValueError for a version that is not numbers with dots, and two functions of a name.
+    Raises ValueError for a version that is not of numbers and dots, and for two functions with the
+    same name.
     """
 
     functions: tuple[Function, ...]
@@ -245,14 +257,16 @@ class Program:
         _refuse_names([name for name, _ in self.attributes])
 
     def __repr__(self) -> str:
-        """One line; ``write`` gives the text."""
+        """One line that names the functions; ``mil.write`` returns the whole text."""
         texts = [f"{part.name} of {len(part.operations)} operations" for part in self.functions]
         return f"Program({self.version}: {', '.join(texts) or 'no functions'})"
 
     @property
     def build_info(self) -> dict[str, str]:
-        """The pairs of ``buildInfo``; empty without it, pairs of other types than strings are left
-        out."""
+        """The attribute ``buildInfo`` as a dictionary of strings, empty if the program has none.
+
+        Pairs that are not of two strings are left out.
+        """
         value = dict(self.attributes).get("buildInfo")
         if value is None or not isinstance(value.data, tuple):
             return {}
@@ -266,7 +280,7 @@ class Program:
         return pairs
 
     def __getitem__(self, name: str) -> Function:
-        """Return a function; raise LookupError with the known names."""
+        """Return a function by name; raise LookupError, with the known names, if there is none."""
         named = {function.name: function for function in self.functions}
         return named[one_of("function", name, named)]
 
@@ -281,8 +295,10 @@ def _refuse_names(names: list[str]) -> None:
 
 
 def _checked(kind: Type, data: Any) -> Any:
-    """Return the data in the form in which it is kept: floats of a float type, whole numbers of an
-    integer type."""
+    """Return data as a ``Value`` keeps it: a Python number, bool or string, or a tuple of them.
+
+    Raises ValueError for elements that do not fit the type ``kind``.
+    """
     if isinstance(data, np.ndarray) and data.ndim:
         data = data.ravel()
     if isinstance(data, np.ndarray | np.generic):
@@ -302,7 +318,7 @@ def _element(dtype: str, element: Any) -> Any:
         element = element.item()
     whole = isinstance(element, int) and not isinstance(element, bool)
     if letter == "f" and (whole or isinstance(element, float)):
-        # Every NaN becomes the same object, so that equal programs are equal.
+        # Every NaN becomes the object math.nan: programs are compared by object before number.
         if element != element:
             return math.nan
         try:
