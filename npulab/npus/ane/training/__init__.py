@@ -1,5 +1,5 @@
-"""A training step of a transformer layer, kernel by kernel: its mathematics in any float type, what
-each rounding costs, and its account of operations and bytes."""
+"""A training step of a transformer layer on the ANE, as maderix/ANE runs it, kernel by kernel: its
+results in any float type, the error of each rounding, its numbers of operations and bytes."""
 
 from __future__ import annotations
 

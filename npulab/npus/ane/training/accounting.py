@@ -1,8 +1,9 @@
 """Operations and bytes of a training step, kernel by kernel, and the rates that follow from a time.
 
-What people publish as the FLOPs of a step on an NPU is a convention: products with weights, forward
-and back, and the matrix products of the attention on the way back. The rows here say for each
-operation whether the published count includes it, and if not why.
+The published number of FLOPs of a step follows a convention: it counts products with weights in
+the forward and backward kernels, and the matrix products of attention in the backward kernels
+only. The tables here state for each operation whether the published count includes it, and if
+not, why.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from npulab.npus.kit import pd, read_table, up
 from npulab.support.refuse import positive
 
 HERE = Path(__file__).parent
-MOST_BYTES = 2**16  # most bytes of an element or an alignment
+# ``traffic`` accepts elements and alignments of at most this many bytes.
+MOST_BYTES = 2**16
 LEFT_OUT = (
     "forward attention",
     "elementwise",
@@ -28,14 +30,15 @@ Row = dict[str, Any]
 
 
 def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> pd.DataFrame:
-    """Return a row per operation of each kernel.
+    """Return a table with a row for each operation of each kernel.
 
     Columns: ``kernel``; ``unit`` (NPU or CPU); ``operation`` (the name of its result); ``kind``;
-    ``size`` (of the axes it runs over); ``times`` (runs of the kernel in a step); ``flops`` (of all
-    runs); ``counted`` (true if the published count includes it); ``left_out`` (the reason if it
-    does not). The optimizer does not run in every step and is not listed.
+    ``size`` (sizes of the axes that it runs over); ``times`` (runs of the kernel in a step);
+    ``flops`` (of all runs in a step); ``counted`` (true if the published count includes the
+    operation); ``left_out`` (the reason if it does not, else empty). The optimizer is not listed,
+    because it does not run in every step.
 
-    A multiplication and its addition in a matrix product are two operations: ``Operation.flops``.
+    A multiplication with its addition in a matrix product is two FLOPs (``Operation.flops``).
     Raises LookupError for an unknown kernel.
 
     >>> table = operations(Step(768, 2048, 512, 12))
@@ -63,7 +66,7 @@ def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> 
 
 
 def _left_out(kernel: Kernel, operation: Operation) -> str:
-    """Return why the published count leaves out an operation; empty if it includes it."""
+    """Return why the published count leaves out an operation, empty if the count includes it."""
     if operation.kind not in PRODUCTS:
         if kernel.unit == "CPU":
             return "elementwise on the CPU"
@@ -76,12 +79,12 @@ def _left_out(kernel: Kernel, operation: Operation) -> str:
 
 
 def counts(step: Step) -> pd.DataFrame:
-    """Return the FLOPs of a step by each way to count: the published count, then a row for each
-    kind of work that it leaves out.
+    """Return the FLOPs of a step: the published count, then a row for each kind of operation that
+    the published count leaves out.
 
-    Columns: ``count``; ``flops`` (of this row alone); ``with_published`` (the published count plus
-    this row); ``NPU`` and ``step`` (the sum of all rows up to this one, of the NPU's kernels and of
-    all kernels).
+    Columns: ``count`` (the row's name); ``flops`` (of this row alone); ``with_published`` (the
+    published count plus this row); ``step`` (the sum of all rows up to this row); ``NPU`` (the same
+    sum, without the rows of the CPU's kernels).
 
     >>> counts(Step(768, 2048, 512, 12))[["count", "flops", "step"]].head(2).values.tolist()
     [['published', 16508780544, 16508780544], ['forward attention', 805306368, 17314086912]]
@@ -98,9 +101,11 @@ def counts(step: Step) -> pd.DataFrame:
 
 
 def published(step: Step) -> int:
-    """Return the FLOPs of a step as they are published: ``4 S (4 D D + 3 D H)`` of the linear
-    layers, forward and for their inputs, and five products ``2 S S D`` of the attention on the way
-    back.
+    """Return the FLOPs of a step by the published formula.
+
+    With D = dim, H = hidden and S = seq, the linear layers have ``2 S (4 D D + 3 D H)`` FLOPs
+    forward and as many for the gradients of their inputs. The backward kernels of attention have
+    five matrix products of ``2 S S D``.
 
     >>> published(Step(768, 2048, 512, 12))
     16508780544
@@ -117,16 +122,17 @@ def traffic(
     row_align: int = 1,
     weight_align: int = 1,
 ) -> pd.DataFrame:
-    """Return the bytes that each kernel reads and writes if it does so once, a row per kernel.
+    """Return a table of the bytes that each kernel moves if it reads and writes each tensor once.
 
-    Columns: ``kernel``, ``unit``, ``times``; bytes of ``weights``, ``inputs``, ``outputs`` and
-    ``taps``, and their sum ``bytes``; ``between``, the bytes of all results that do not leave the
-    kernel; ``flops``; ``intensity``, which is flops / bytes.
+    Columns: ``kernel``, ``unit``, ``times`` (runs in a step); the bytes of ``weights``, ``inputs``,
+    ``outputs`` and ``taps`` (results that later kernels read), and their sum ``bytes``;
+    ``between``, the bytes of all results that do not leave the kernel; ``flops``; ``intensity``,
+    which is flops / bytes. Bytes and flops are those of all runs in a step.
 
-    Elements are ``itemsize`` bytes (2: float16; at least 4 on the CPU). For the NPU's kernels,
-    rows of activations (the positions of one channel) begin at multiples of ``row_align`` bytes,
-    and weights, which are packed, at multiples of ``weight_align``. Every count is of ``times``
-    runs. Raises ValueError for a size that is not 1 to 65536.
+    An element takes ``itemsize`` bytes, on the CPU at least 4. For kernels of the NPU, a row of
+    activations (all positions of one channel) begins at a multiple of ``row_align`` bytes, and a
+    weight tensor at a multiple of ``weight_align``. Raises ValueError for a size that is not 1 to
+    65536.
 
     >>> traffic(Step(768, 2048, 512, 12), ["qkv_backward"])[["weights", "inputs", "outputs"]].values.tolist()
     [[3538944, 2359296, 786432]]
@@ -153,7 +159,7 @@ def traffic(
 def _moved(
     kernel: Kernel, step: Step, itemsize: int, row_align: int, weight_align: int
 ) -> dict[str, int]:
-    """Return the bytes and FLOPs of one run of a kernel, by column of ``traffic``."""
+    """Return the bytes and FLOPs of one run of a kernel, by the names of ``traffic``'s columns."""
 
     def activations(names: Iterable[str]) -> int:
         total = 0
@@ -178,8 +184,9 @@ def _moved(
 
 
 def achieved(flops: float, ms: float) -> float:
-    """Return the TFLOPS of a number of operations in a time in milliseconds; raise ValueError if
-    one of the two is not positive and finite.
+    """Return the rate in TFLOPS of ``flops`` operations in ``ms`` milliseconds.
+
+    Raises ValueError if an argument is not positive and finite.
 
     >>> round(achieved(16508780544, 9.3), 4)
     1.7751
@@ -188,8 +195,9 @@ def achieved(flops: float, ms: float) -> float:
 
 
 def utilization(tflops: float, peak: float) -> float:
-    """Return the share of a peak, both in TFLOPS: 1 is all of it; raise ValueError if one of the
-    two is not positive and finite.
+    """Return ``tflops / peak``, both in TFLOPS: 1 means that the peak is reached.
+
+    Raises ValueError if an argument is not positive and finite.
 
     >>> f"{utilization(achieved(16508780544, 9.3), 15.8):.3%}"
     '11.235%'
@@ -198,10 +206,10 @@ def utilization(tflops: float, peak: float) -> float:
 
 
 def roofline_points(step: Step, ms: Mapping[str, float] | None = None) -> pd.DataFrame:
-    """Return the NPU's kernels as points of a roofline.
+    """Return a table of the NPU's kernels, as the points of a roofline plot.
 
-    Columns: name, flops, bytes (as in ``traffic``), and ms, the time if ``ms`` has it for the
-    kernel. Raises LookupError for a time of a kernel that the NPU does not run.
+    Columns: name; flops and bytes, as in ``traffic``; ms, which is the kernel's time in ``ms``, NaN
+    without one. Raises LookupError if ``ms`` names a kernel that the NPU does not run.
     """
     times = ms or {}
     table = traffic(step).query("unit == 'NPU'")
@@ -216,12 +224,12 @@ def roofline_points(step: Step, ms: Mapping[str, float] | None = None) -> pd.Dat
 
 
 def history() -> pd.DataFrame:
-    """Return the published history of one training step, a row per change, with the rate that its
-    own FLOPs give for each time.
+    """Return the published times of a training step, a row for each change of the implementation.
 
-    Columns: change; ms, percent and tflops as printed (tflops is NaN if it was not printed); flops
-    (the published count); achieved (TFLOPS); utilization (percent); agrees (true if some time that
-    is printed as this ms gives the printed numbers); source; note.
+    Columns: change; ms, percent and tflops as printed (tflops is NaN if none was printed); flops,
+    by the formula of ``published``; achieved (TFLOPS) and utilization (percent), from flops and
+    ms; agrees; source; note. ``agrees`` is true if some time that rounds to the printed ms gives
+    the printed percent and tflops.
 
     >>> history()[["ms", "percent"]].iloc[-1].tolist()
     [9.3, 11.2]
@@ -245,10 +253,11 @@ def history() -> pd.DataFrame:
 
 
 def peaks() -> pd.DataFrame:
-    """Return the peaks that were claimed or measured, a row each.
+    """Return a table of peak rates that people claimed or measured, a row for each peak.
 
-    Columns: what, chip, dtype, tops, kind; for a measured chain of convolutions flops (else 0), ms,
-    achieved (TOPS) and agrees, as in ``history``; source, note.
+    Columns: what, chip, dtype; tops, as printed; kind ("measured", or how it was claimed); flops,
+    ms, achieved (TOPS) and agrees (as in ``history``) of a measured chain of convolutions; source,
+    note. A peak that was not measured has flops 0.
 
     >>> float(peaks().loc[lambda table: table["kind"] == "measured", "tops"].max())
     35.1
@@ -270,8 +279,8 @@ def peaks() -> pd.DataFrame:
 
 
 def _agrees(ms: str, printed: str, work: float) -> bool:
-    """Return true if a printed rate can be right: if ``work / time`` rounds to ``printed`` for some
-    time that rounds to the printed ``ms``.
+    """Return true if a printed rate is possible: ``work / time`` rounds to ``printed`` for some
+    time that rounds to ``ms``. The rate's unit is that of ``work``, divided by milliseconds.
     """
     soonest, latest = _rounded_to(ms)
     low, high = _rounded_to(printed)
@@ -279,6 +288,6 @@ def _agrees(ms: str, printed: str, work: float) -> bool:
 
 
 def _rounded_to(printed: str) -> tuple[float, float]:
-    """Return the lowest and the highest number that rounds to a printed number."""
+    """Return the lowest and the highest number that rounds to ``printed`` at its decimals."""
     half = 0.5 / 10 ** len(printed.partition(".")[2])
     return float(printed) - half, float(printed) + half

@@ -1,10 +1,10 @@
-"""Weight files, into which the BLOBFILE constants of a MIL program point: a header, then records
-and their data.
+"""Weight files: the data of constants that a MIL program states as ``BLOBFILE(path, offset)``.
 
-Everything is little-endian and starts at multiples of 64 bytes. The offset of a BLOBFILE is that
-of the record; the record holds the place of its data, counted from the start of the file. Source:
-Apple's MILBlob of coremltools (BlobDataType.hpp, StorageFormat.hpp); the odd files as maderix/ANE
-writes them.
+A file has a header of 64 bytes, then for each constant a record of 64 bytes and its data. Header,
+records and data start at multiples of 64 bytes; numbers are little-endian. The offset of a BLOBFILE
+is that of a record; the record has the offset of its data, counted from the start of the file.
+Source: Apple's MILBlob of coremltools (BlobDataType.hpp, StorageFormat.hpp). ``read`` also accepts
+the faulty files that maderix/ANE writes, with warnings.
 """
 
 from __future__ import annotations
@@ -26,14 +26,19 @@ from npulab.npus.kit import one_of, read_table, up
 ALIGN = 64
 VERSION = 2
 SENTINEL = 0xDEADBEEF
-MOST_BYTES = 2**32  # a size of this or more means a broken field
+# A record that states this many bytes of data or more is taken as broken.
+MOST_BYTES = 2**32
 MOST_RECORDS = 2**15
 HEADER, RECORD = STRUCTURES["weights header"], STRUCTURES["weights record"]
 
 
 class Stored(NamedTuple):
-    """How a file stores a type: ``bits`` of an element, the ``numpy`` type of arrays (of bf16 and
-    fp8: an unsigned integer that holds the bits), and the ``code`` of the type in a record."""
+    """How a weight file stores an element type.
+
+    ``bits`` is the width of an element, ``code`` the number that a record has for the type,
+    ``numpy`` the type of arrays in Python. Arrays of bf16 and fp8 hold the bits of an element as an
+    unsigned integer.
+    """
 
     bits: int
     numpy: str
@@ -46,19 +51,20 @@ for _row in sorted(_types, key=lambda row: int(row["code"] or 0)):
     if _row["code"]:
         STORED[_row["name"]] = Stored(int(_row["bits"]), _row["numpy"], int(_row["code"]))
 CODES = {kind.code: name for name, kind in STORED.items()}
-# the bytes of weight files by path, or of the only file
+# The bytes of each weight file by its path, or of a program's only weight file.
 Files = Mapping[str, bytes] | bytes | None
-USUAL = {"float16": "fp16", "float32": "fp32"}  # the names of numpy's types, if they differ
+# The MIL names of numpy's types; all types that are not listed have the same name in both.
+USUAL = {"float16": "fp16", "float32": "fp32"}
 
 
 @dataclass(frozen=True)
 class Record:
     """A record of a weight file and its data.
 
-    ``offset`` is the byte of the record, as a BLOBFILE states it; ``data_offset`` is the byte of
-    its data. ``size`` is the number of data bytes, ``padding_bits`` the number of unused bits in
-    the last byte. The file has no names: ``name`` is what the caller of ``read`` gives, or
-    the offset. ``raw`` are the data bytes.
+    ``offset`` is the record's byte offset in the file, as a BLOBFILE states it; ``data_offset`` is
+    that of its data. ``size`` is the number of data bytes, ``padding_bits`` the number of unused
+    bits in the last byte. ``raw`` are the data bytes. Files have no names for records: ``name`` is
+    given to ``read`` by its caller, else it is the offset in hexadecimal.
     """
 
     name: str
@@ -74,11 +80,11 @@ class Record:
         return (8 * self.size - self.padding_bits) // STORED[self.dtype].bits
 
     def values(self, shape: Sequence[int] | None = None, dtype: str = "") -> Array:
-        """Return the elements, flat or of a ``shape``; ``dtype`` replaces the type of the record.
+        """Return the elements as an array of ``shape``, without ``shape`` as a flat array.
 
-        fp16 and fp32 are returned as floats, bf16 and fp8 as their bits; a type of fewer than 8
-        bits has one element in each byte of the array. Raises ValueError if ``shape`` does not fit
-        the number of bytes, LookupError for an unknown type.
+        ``dtype`` replaces the record's type. bf16 and fp8 are returned as bits in unsigned
+        integers, types of fewer than 8 bits with one element in each byte. Raises ValueError if
+        ``shape`` contradicts the number of bytes, LookupError for an unknown type.
         """
         dtype = dtype or self.dtype
         kind = STORED[one_of("dtype", dtype, STORED)]
@@ -91,7 +97,7 @@ class Record:
             wanted = "a whole number"
         else:
             wanted = f"{list(shape)}"
-            # Bits of the last byte may be unused.
+            # Elements of fewer than 8 bits need not fill the last byte.
             if kind.bits < 8:
                 slack = 7
         count = math.prod(shape)
@@ -105,17 +111,19 @@ class Record:
 
 @dataclass(frozen=True)
 class WeightFile:
-    """The contents of a weight file: ``count`` of its header (which may be wrong), its records in
-    order, and warnings, as ``read`` lists them."""
+    """The contents of a weight file: its records in order, and warnings about faults in the file.
+
+    ``count`` is the number of records that the header states; it may be wrong.
+    """
 
     count: int
     records: tuple[Record, ...]
     warnings: tuple[str, ...] = ()
 
     def __getitem__(self, key: str | int) -> Record:
-        """Return the record of a name or at an offset.
+        """Return the record with a name (text) or at a byte offset (number).
 
-        Raises LookupError, which lists the records, if there is none.
+        Raises LookupError, which lists the records, for any other key.
         """
         for record in self.records:
             if key in (record.name, record.offset):
@@ -126,7 +134,7 @@ class WeightFile:
 
 
 class Written(NamedTuple):
-    """The bytes of a weight file, and the offset that a BLOBFILE needs for each weight."""
+    """The bytes of a weight file, and the byte offset of each weight's record by name."""
 
     data: bytes
     offsets: dict[str, int]
@@ -138,12 +146,13 @@ class Written(NamedTuple):
 def write(
     weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, count: int | None = None
 ) -> Written:
-    """Return a weight file of arrays by name, in their order.
+    """Return a weight file of the given arrays, in their order.
 
-    The type is that of the array unless ``dtypes`` has another type of the same bits (``bf16`` of
-    uint16, ``uint4`` of uint8, one element a byte, ...). ``count`` is the number in the header, by
-    default that of the weights, as Apple writes it; maderix/ANE always writes 1. Raises ValueError
-    for values that the type cannot hold, LookupError for an unknown type.
+    A weight has the type of its array, or the type that ``dtypes`` states for its name: ``bf16``
+    for the bits of bf16 in a uint16 array, ``uint4`` for a uint8 array with one element a byte. The
+    header states ``count`` records, by default the number of weights, as Apple's writer does;
+    maderix/ANE always writes 1. Raises ValueError for values that the type cannot hold, LookupError
+    for an unknown type.
 
     >>> data, offsets = write({"a": np.zeros(3, np.float16), "b": np.ones((2, 2), np.float32)})
     >>> offsets, len(data), read(data)[192].values((2, 2)).tolist()
@@ -174,22 +183,23 @@ def write(
 
 
 def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
-    """Return every record of a weight file, with ``names`` by offset (else ``0x40`` and so on).
+    """Return every record of the bytes of a weight file.
 
-    The next record is at the first multiple of 64 bytes after the data of a record, or right after
-    the data. These faults are warnings:
+    ``names`` gives records a name by offset; other records are named ``0x40`` and so on. After a
+    record's data the next record starts at the next multiple of 64 bytes, or right after the data.
+    These faults become warnings:
 
-    - header: a count that is not the number of records;
-    - data offset: 0, read as the byte after the record, or not a multiple of 64;
-    - size: not a whole number of elements; or, after a data offset of 0, not the distance to the
-      next record or the end of the file, which is then read instead;
-    - padding bits: more than 7, more than the data has, or not 0 for a type of whole bytes; read as
-      0;
+    - header: it states another count than the file has records;
+    - data offset: it is no multiple of 64; or it is 0, and then the data is read after the record;
+    - size: it is no whole number of elements; or, if the data offset is 0, it does not reach to the
+      next record or the end of the file, and then the data is read up to there;
+    - padding bits: more than 7, more than the data has, or any for a type of whole bytes; then 0
+      padding bits are assumed;
     - a record that is not at a multiple of 64, and bytes other than 0 after the last record.
 
-    Raises ValueError with the byte for a file or record that is cut short, another version, a first
-    record without its sentinel, more than 2**15 records, an unknown dtype, and data that overlaps,
-    lies past the end or is 4 GiB long.
+    Raises ValueError, with the byte, for a file or record that is cut short, another version, a
+    first record without its sentinel, more than 2**15 records, an unknown type, and data that
+    overlaps a record, lies past the end or has 4 GiB or more.
     """
     data = bytes(data)
     _at_least(data, ALIGN, "header", 0)
@@ -225,9 +235,9 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
 
 
 def record_at(data: bytes, offset: int) -> tuple[Record, tuple[str, ...]]:
-    """Return the record at the offset of a BLOBFILE, and warnings for odd fields.
+    """Return the record at byte ``offset`` of a weight file, and warnings about its fields.
 
-    Raises ValueError if no record is there, with a hint if the offset is that of a record's data.
+    Raises ValueError if no record starts at ``offset``, with a hint if a record's data does.
     """
     if not 0 <= offset <= len(data) - ALIGN:
         raise ValueError(
@@ -247,16 +257,20 @@ def record_at(data: bytes, offset: int) -> tuple[Record, tuple[str, ...]]:
 
 
 def file_at(files: Files, path: str) -> bytes | None:
-    """Return the bytes of the weight file at a path, None if it was not given; ``files`` are the
-    bytes of files by path, or of the only file."""
+    """Return the bytes of the weight file at a path, None if ``files`` does not have it.
+
+    ``files`` is a dictionary of bytes by path, or the bytes of one file for every path.
+    """
     if isinstance(files, Mapping):
         return files.get(path)
     return files
 
 
 def packed(values: Array, dtype: str) -> bytes:
-    """Return elements as bytes of the file; elements of fewer than 8 bits follow each other
-    without gaps, from the lowest bit of each byte on.
+    """Return the bytes that a weight file has for an array of elements.
+
+    Elements of fewer than 8 bits follow each other without gaps, the first in the lowest bits of a
+    byte.
 
     >>> packed(np.array([1, 2, 3]), "uint4").hex()
     '2103'
@@ -270,7 +284,9 @@ def packed(values: Array, dtype: str) -> bytes:
 
 
 def unpacked(raw: Array, count: int, dtype: str) -> Array:
-    """Return ``count`` elements of bytes ``(n,) uint8``: the inverse of ``packed``.
+    """Return ``count`` elements, read from the bytes ``(n,) uint8`` of a weight file.
+
+    This is the inverse of ``packed``.
 
     >>> unpacked(np.array([0x21, 0x03], np.uint8), 3, "uint4").tolist()
     [1, 2, 3]
@@ -286,7 +302,7 @@ def unpacked(raw: Array, count: int, dtype: str) -> Array:
 
 
 def _packed_weight(name: str, array: Array, dtype: str) -> bytes:
-    """Return the bytes of a weight; raise ValueError if its type cannot hold the values."""
+    """Return the bytes of a weight in type ``dtype``; raise ValueError for values outside of it."""
     bits = STORED[one_of("dtype", dtype, STORED)].bits
     numpy = np.dtype(STORED[dtype].numpy)
     wrong_size = numpy.kind == "f" and array.dtype.itemsize != numpy.itemsize
@@ -321,7 +337,10 @@ def _at_least(data: bytes, end: int, what: str, at: int) -> None:
 
 
 def _record(data: bytes, at: int, name: str, starts: Array, warnings: list[str]) -> Record:
-    """Return the record at a byte, and add warnings for its odd fields."""
+    """Return the record at byte ``at``; add warnings about its fields to ``warnings``.
+
+    ``starts`` are the offsets at which records may start, as ``_sentinels`` returns them.
+    """
     _at_least(data, at + ALIGN, "record", at)
     raw = RECORD.parse(data[at : at + ALIGN])
     where = f"record at byte {at}"
@@ -371,7 +390,10 @@ def _record(data: bytes, at: int, name: str, starts: Array, warnings: list[str])
 
 
 def _refuse_place(data: bytes, at: int, start: int, size: int) -> None:
-    """Raise ValueError if the data of a record is not inside the file, or overlaps the record."""
+    """Raise ValueError if a record's data leaves the file or overlaps the record itself.
+
+    ``at`` is the record's byte offset, ``start`` that of its data, ``size`` the bytes of data.
+    """
     where = f"weights: record at byte {at}"
     if not ALIGN <= start <= len(data):
         raise ValueError(f"{where}, data offset: got {start}, allowed is {ALIGN} to {len(data)}")
@@ -387,13 +409,16 @@ def _refuse_place(data: bytes, at: int, start: int, size: int) -> None:
 
 
 def _sentinels(data: bytes) -> Array:
-    """Return the places of the sentinel at multiples of 64 bytes, after the header."""
+    """Return the byte offsets, multiples of 64 after the header, at which the sentinel stands."""
     words = np.frombuffer(data, "<u4", count=len(data) // 4)[ALIGN // 4 :: ALIGN // 4]
     return ALIGN * (np.flatnonzero(words == SENTINEL) + 1)
 
 
 def _next(data: bytes, record: Record, warnings: list[str]) -> int | None:
-    """Return the place of the record after a record, None if it is the last."""
+    """Return the byte offset of the record that follows ``record``, None after the last.
+
+    Adds warnings for an offset that is no multiple of 64 and for bytes after the last record.
+    """
     end = max(record.data_offset + record.size, record.offset + ALIGN)
     for at in (up(end, ALIGN), end):
         if _starts(data, at):

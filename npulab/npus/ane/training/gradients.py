@@ -1,4 +1,4 @@
-"""A whole training step from its kernels."""
+"""A whole training step of a transformer layer: its kernels run in order, forward and backward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def _pairs(text: str) -> dict[str, str]:
     return dict(pair.split("=") for pair in text.split())
 
 
-# The kernels of a step in order, and the names of their tensors and results in the step.
+# For each kernel in the order of a step: its name; the step's names of its inputs, by their names
+# in the kernel; the step's names of its results, by their names in the kernel.
 ORDER = [
     (row["kernel"], _pairs(row["given"]), _pairs(row["results"]))
     for row in read_table(Path(__file__).with_name("order.csv"))
@@ -29,12 +30,12 @@ ORDER = [
 
 
 def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
-    """Return the tensors with which a step begins, float64.
+    """Return random tensors (float64, by name) with which ``train`` can start.
 
-    Activations have spread 1, weights ``(outputs, inputs)`` spread ``1 / sqrt(inputs)``, norm
-    weights are near 1. The gradient ``dy`` of the layer's output has spread ``gradient``, by
-    default ``2 / (seq dim)``: that of a mean of squared differences of spread 1. Equal seeds give
-    equal numbers.
+    The input ``x`` has standard deviation 1, weights ``(outputs, inputs)`` have
+    ``1 / sqrt(inputs)``, norm weights are near 1. The gradient ``dy`` of the layer's output has the
+    standard deviation ``gradient``. Its default, ``2 / (seq * dim)``, belongs to a loss that is the
+    mean of squared differences of about 1. Equal seeds give equal numbers.
 
     >>> example(Step(4, 6, 3, 2))["w2"].shape
     (4, 6)
@@ -55,15 +56,19 @@ def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
 
 
 def train(step: Step, tensors: Mapping[str, Any], dtype: str = "float64") -> Values:
-    """Return one training step of a layer, forward and back: the NPU's kernels in ``dtype``, the
-    CPU's in float32 (float64 if dtype is float64).
+    """Return all tensors of one training step of a layer, forward and backward, by name.
 
-    ``tensors`` are as in ``example``. The result holds them; ``attention`` and ``ffn`` (the
-    addends of the residual), ``x2``, ``y``; the taps (``xn1``, ``q``, ``k``, ``v``, ``attended``;
-    ``xn2``, ``h1``, ``h3``, ``gate``); the gradients ``dxn2``, ``dh1``, ``dh3``, ``dx2``, ``dv``,
-    ``probs``, ``dp``, ``dq``, ``dk``, ``dxn1``, ``dx``, of every weight (``dwq`` ... ``drms1``) and
-    of the norms (``dnorm1``, ``dnorm2``). Raises ValueError with the name of a tensor that is
-    missing or of another shape.
+    The NPU's kernels run in ``dtype``, the CPU's in float32, or in float64 if ``dtype`` is float64.
+    ``tensors`` has the names and shapes of ``example``'s. The result has these and:
+
+    - forward: ``attention`` and ``ffn``, which are added to the residual; ``x2`` and ``y``, the
+      sums; ``xn1``, ``q``, ``k``, ``v``, ``attended``, ``xn2``, ``h1``, ``h3``, ``gate``, which the
+      backward kernels read;
+    - backward: ``probs``, the attention's probabilities; the gradients ``dxn2``, ``dh1``, ``dh3``,
+      ``dx2``, ``dv``, ``dp``, ``dq``, ``dk``, ``dxn1``, ``dx``; the gradient of every weight
+      (``dwq`` ... ``drms1``) and of the norms' inputs (``dnorm1``, ``dnorm2``).
+
+    Raises ValueError, with the tensor's name, for a tensor that is missing or of another shape.
     """
     given = Kernel("train", "CPU", GIVEN, {}, (), ())
     values: Values = dict(checked(given, step, tensors))
@@ -81,13 +86,18 @@ def train(step: Step, tensors: Mapping[str, Any], dtype: str = "float64") -> Val
 def _inputs_of(
     kernel: Kernel, renamed: Mapping[str, str], values: Mapping[str, np.ndarray]
 ) -> Values:
-    """Return the inputs of a kernel from the tensors of a step; the mask is made in ``checked``."""
+    """Return the inputs of a kernel, taken from the tensors ``values`` of a step.
+
+    ``renamed`` has the step's name of an input by its name in the kernel, if the names differ. The
+    mask is left out, because ``checked`` adds it.
+    """
     return {name: values[renamed.get(name, name)] for name in kernel.given if name != "mask"}
 
 
 def given_to(kernel: str | Kernel, values: Mapping[str, np.ndarray]) -> Values:
-    """Return the inputs of a kernel from the result of ``train``; for ``rms_backward``, which runs
-    twice, the inputs at the FFN's norm.
+    """Return the inputs of a kernel, taken from the result of ``train``.
+
+    ``rms_backward`` runs twice in a step; its inputs are those of the run for the FFN's norm.
 
     >>> step = Step(4, 6, 3, 2)
     >>> list(given_to("ffn_backward", train(step, example(step))))

@@ -1,4 +1,8 @@
-"""The rounding errors of a kernel of the training step, operation by operation, against float64."""
+"""The rounding errors of a kernel of the training step, operation by operation.
+
+A kernel runs in float16 or float32, and its results are compared with the exact results, which are
+those of float64.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,14 @@ from npulab.npus.ane.training.kernels import (
 from npulab.npus.kit import one_of, pd
 from npulab.support.refuse import positive
 
-USUAL = Step(128, 352, 64, 2)  # heads of 64 channels
+# The default step: 128 channels in two heads of 64 channels, as many a head as in maderix/ANE.
+USUAL = Step(128, 352, 64, 2)
 ROUNDED = ("float16", "float32")
 LOSS_SCALES = (1.0, 16.0, 256.0, 4096.0, 65536.0)
 LOST = ["overflow", "underflow", "subnormal"]
 Row = dict[str, Any]
-Pair = tuple[Array, Array]  # a tensor's elements, exact and rounded
+# The elements of a tensor in float64, and the same elements from the run in ``dtype``.
+Pair = tuple[Array, Array]
 
 
 def precision(
@@ -43,25 +49,28 @@ def precision(
     dtype: str = "float16",
     accumulate: str = "float32",
 ) -> pd.DataFrame:
-    """Return the errors of rounding, a row per given tensor and operation of a kernel, in columns:
+    """Return a table of rounding errors, with a row for each input, weight and operation of a
+    kernel.
 
-    - ``operation`` and ``kind`` (that of the operation, or "given" for a given tensor);
-    - ``own_max``, ``own_rms``, ``own_ulps``: the error if only this one (and constants) is rounded;
-    - ``effect``: the largest relative RMS error that this rounding causes in an output or tap;
-      ``share``: the square of the effect, divided by the sum of the squares of all effects;
-    - ``all_max``, ``all_rms``, ``all_ulps``: the error if all tensors up to this one are rounded;
-    - ``cells``: elements of the tensor. If all are rounded, ``overflow`` of them are infinite or
-      NaN, ``underflow`` are 0 although the exact number is not (and is below the normal range), and
-      ``subnormal`` have fewer bits than normal numbers.
+    - ``operation``: the name of the tensor (input, weight or the operation's result); ``kind``: the
+      kind of the operation, "given" for inputs and weights;
+    - ``own_max``, ``own_rms``, ``own_ulps``: the error if only this tensor and constants are
+      rounded;
+    - ``effect``: the largest relative RMS error of an output or tap if only this tensor is rounded;
+      ``share``: the square of ``effect``, divided by the sum of the squares of all rows;
+    - ``all_max``, ``all_rms``, ``all_ulps``: the error if every tensor is rounded;
+    - ``cells``: the number of elements of the tensor; ``overflow``, ``underflow``, ``subnormal``:
+      how many of them become infinite or NaN; become 0 although the exact number is not 0 and is
+      below the normal range; become subnormal, if every tensor is rounded.
 
-    ``max`` is the largest |error| / |exact|, ``rms`` the norm of the error divided by the norm of
-    the exact tensor, ``ulps`` the largest error in units of the last place. Scores of keys after
-    the query do not count.
+    Names in ``_max`` mean the largest |error| / |exact|, in ``_rms`` the norm of the error divided
+    by the norm of the exact tensor, in ``_ulps`` the largest error in units of the last place.
+    Masked scores (the key is after the query) are left out.
 
-    ``tensors`` are as in ``run``; by default ``train`` makes them in float64 from ``example(step,
-    seed, gradient)``. Gradients among them (names that begin with d) are multiplied by
-    ``loss_scale``. Raises as ``run`` does, LookupError unless dtype is float16 or float32, and
-    ValueError for a loss scale that is not positive and finite.
+    ``tensors`` are those of ``run``; without them ``train`` makes them in float64 from
+    ``example(step, seed, gradient)``. Gradients (names that begin with d) are multiplied by
+    ``loss_scale``. Raises the errors of ``run``, LookupError if ``dtype`` is neither float16 nor
+    float32, and ValueError for a loss scale that is not positive and finite.
 
     >>> table = precision("qkv_backward", Step(16, 24, 8, 2)).set_index("operation")
     >>> bool(table.loc["dxqk", "own_ulps"] <= 0.5), int(table["overflow"].sum())
@@ -95,8 +104,11 @@ def precision(
 
 
 def summary(table: pd.DataFrame) -> str:
-    """Return a table of ``precision`` as a sentence: the errors of each output and tap, the three
-    rows with the largest shares, and the counts of overflow, underflow and subnormal numbers."""
+    """Return one sentence about a table of ``precision``.
+
+    It states the errors of each output and tap, the three tensors with the largest shares, and the
+    numbers of elements that overflow, underflow or become subnormal.
+    """
     rows = table.set_index("operation")
     errors = []
     for name in table.attrs["outputs"]:
@@ -115,11 +127,11 @@ def summary(table: pd.DataFrame) -> str:
 
 
 def summaries(step: Step = USUAL, **options: Any) -> pd.DataFrame:
-    """Return a row per output and tap of each kernel of the NPU.
+    """Return a table of rounding errors, with a row for each output and tap of the NPU's kernels.
 
-    Columns: kernel; output; max, rms and ulps (with everything rounded); most and share (the
-    operation that costs the kernel most); overflow, underflow and subnormal (of the whole kernel).
-    ``options`` are those of ``precision``.
+    Columns: kernel; output; max, rms and ulps if every tensor is rounded; most, the tensor of the
+    kernel with the largest share, and share; overflow, underflow and subnormal of all tensors of
+    the kernel. The columns and ``options`` are explained at ``precision``.
     """
     rows = []
     for plan in KERNELS.values():
@@ -142,13 +154,13 @@ def loss_scales(
     scales: Iterable[float] = LOSS_SCALES,
     gradient: float | None = None,
 ) -> pd.DataFrame:
-    """Return what each loss scale loses in float16, with sums in float32: a row per scale and
-    backward kernel of the NPU.
+    """Return a table of what float16 loses at each loss scale, with a row for each scale and each
+    backward kernel of the NPU. Sums are in float32.
 
-    Columns: ``loss_scale``; ``kernel``; ``cells``, the elements of all tensors of the kernel, given
-    tensors too, and how many of them ``overflow``, ``underflow`` or are ``subnormal``; ``rms``, the
-    largest error of an output. ``gradient`` is the spread of ``dy`` before scaling, as in
-    ``example``.
+    Columns: ``loss_scale``; ``kernel``; ``cells``, the number of elements of all its tensors, with
+    inputs and weights; ``overflow``, ``underflow`` and ``subnormal``, how many of these elements
+    are lost so; ``rms``, the largest relative RMS error of an output. ``gradient`` is the standard
+    deviation of ``dy`` before scaling, as in ``example``.
 
     >>> table = loss_scales(Step(16, 24, 8, 2), [1, 1024], gradient=1e-6)
     >>> bool(table["underflow"][:4].sum() > 100 * table["underflow"][4:].sum())
@@ -181,7 +193,10 @@ def _both(
     dtype: str = "float16",
     accumulate: str = "float32",
 ) -> tuple[Values, Values]:
-    """Return every tensor of a kernel twice: in float64, and with every result rounded."""
+    """Return every tensor of a kernel by name from two runs: in float64, and in ``dtype``.
+
+    Gradients among ``tensors`` are multiplied by ``loss_scale`` before both runs.
+    """
     one_of("dtype", dtype, ROUNDED)
     scale = positive("loss_scale", loss_scale)
     given = checked(plan, step, tensors)
@@ -193,15 +208,16 @@ def _both(
 
 
 def _effect(plan: Kernel, step: Step, exact: Values, name: str, alone: Array) -> float:
-    """Return the largest relative RMS error of an output or tap if tensor ``name`` has the values
-    ``alone`` and every other operation runs in float64.
+    """Return the largest relative RMS error of an output or tap if only one tensor is rounded.
+
+    ``alone`` is the rounded tensor ``name``; every operation after it runs in float64.
     """
     values: Values = {**exact, name: alone}
     moved = {name}
     for operation in plan.operations:
         if operation.name == name:
             continue
-        # An operation that reads nothing that moved keeps its exact values.
+        # An operation whose operands did not change keeps its exact values.
         if any(operand.name in moved for operand in operation.operands):
             values[operation.name] = result(operation, step, values, "float64", None)
             moved.add(operation.name)
@@ -210,14 +226,15 @@ def _effect(plan: Kernel, step: Step, exact: Values, name: str, alone: Array) ->
 
 
 def _worst_rms(plan: Kernel, names: Iterable[str], exact: Values, got: Values) -> float:
-    """Return the largest relative RMS error among some tensors, 0 if there are none."""
+    """Return the largest relative RMS error among the tensors ``names``, 0 without names."""
     errors = [_rms(*_pair(plan, name, exact, got)) for name in names]
     return max(errors, default=0.0)
 
 
 def _pair(plan: Kernel, name: str, exact: Values, got: Values) -> Pair:
-    """Return the measured elements of a tensor, exact and rounded: all elements, but no score
-    whose key is after the query.
+    """Return the elements of a tensor that errors are measured on, flat: exact, and rounded.
+
+    Masked scores (the key is after the query) are left out.
     """
     right, wrong = exact[name], got[name].astype(np.float64)
     if plan.axes(name)[-2:] == "st":
@@ -227,7 +244,8 @@ def _pair(plan: Kernel, name: str, exact: Values, got: Values) -> Pair:
 
 
 def _errors(prefix: str, pair: Pair, dtype: str) -> dict[str, float]:
-    """Return the errors max, rms and ulps; the names begin with ``prefix``."""
+    """Return the errors ``max``, ``rms`` and ``ulps`` of ``precision``, with ``prefix`` before each
+    name."""
     exact, got = pair
     with np.errstate(all="ignore"):
         error = np.abs(got - exact)
@@ -243,8 +261,11 @@ def _errors(prefix: str, pair: Pair, dtype: str) -> dict[str, float]:
 
 
 def _rms(exact: Array, got: Array) -> float:
-    """Return the norm of the error divided by the norm of the exact tensor; infinite if some number
-    is not finite."""
+    """Return the norm of the error divided by the norm of the exact tensor.
+
+    The result is infinite if ``got`` has a number that is not finite, or if only ``exact`` is all
+    0.
+    """
     if not np.isfinite(got).all():
         return math.inf
     error = np.linalg.norm(got - exact)
@@ -257,7 +278,8 @@ def _rms(exact: Array, got: Array) -> float:
 
 
 def _ulp(exact: Array, dtype: str) -> Array:
-    """Return the distance between neighbouring numbers of a type around each number."""
+    """Return for each number of ``exact`` the distance of neighbouring numbers of ``dtype``
+    there."""
     limits = np.finfo(dtype)
     exponent = np.frexp(exact)[1] - 1
     exponent = exponent.clip(limits.minexp, limits.maxexp - 1)
@@ -265,7 +287,8 @@ def _ulp(exact: Array, dtype: str) -> Array:
 
 
 def _lost(pair: Pair, dtype: str = "float16") -> Row:
-    """Return the counts of numbers that overflow, underflow and are subnormal, and of all cells."""
+    """Return how many elements overflow, underflow or become subnormal, and how many there are
+    (``cells``)."""
     exact, got = pair
     tiny = np.finfo(dtype).smallest_normal
     size = np.abs(got)
@@ -279,8 +302,9 @@ def _lost(pair: Pair, dtype: str = "float16") -> Row:
 
 
 def _shares(effects: Array) -> Array:
-    """Return each effect's share of the sum of all effects, by their squares; if some are infinite,
-    these have equal shares and all others 0.
+    """Return the square of each effect, divided by the sum of all squares.
+
+    If effects are infinite, these have equal shares and all other shares are 0.
     """
     squares = effects**2
     endless = np.isinf(squares)

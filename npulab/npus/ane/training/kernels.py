@@ -1,11 +1,11 @@
 """The kernels of a training step, and the run of a kernel on tensors.
 
-A kernel is a row of ``kernels.csv``; each of its operations is a row of ``operations.csv`` and
-gives one result, which is rounded. An operation is ``name axes operation operands``. Axes are the
-letters of ``Step.size``, ``-`` for a single number. An operand is a tensor, a constant, or
-``name:axes``: the tensor with its axes in other letters or divided otherwise, its elements in the
-same order (``q:hds``: the channels of ``q`` by head). Tensors are channel first, ``(channels,
-positions)``.
+A kernel is a row of ``kernels.csv``; each of its operations is a row of ``operations.csv`` and has
+one result, which is rounded. An operation is a row of words: the name of its result, the axes
+of the result, its kind and its operands. Axes are letters of ``Step.size``; ``-`` means a single
+number. An operand is the name of a tensor or constant, or ``name:axes``: ``q:hds`` reads the tensor
+``q`` with its channels divided into heads (h) and channels of a head (d), the elements in the same
+order. Activations are ``(channels, positions)``.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from numpy import ndarray as Array
 
 from npulab.npus.kit import one_of, read_table, refuse_if, refusing
 
-MOST = 2**18  # largest size of a step, so that counts of operations stay within int64
+# A size of a step is at most this number, so that numbers of operations fit into int64.
+MOST = 2**18
 SIZES = {"c": "dim", "e": "dim", "f": "hidden", "s": "seq", "t": "seq", "h": "heads", "d": "head"}
-LETTERS = "".join(SIZES)  # all letters that stand for axes
-Axes = Mapping[str, str]  # the axes of tensors by name
+LETTERS = "".join(SIZES)
+# The axes of each tensor, as letters of SIZES, by the tensor's name.
+Axes = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One training step of a transformer layer: ``dim`` channels, ``hidden`` channels of the
-    feed-forward part, ``seq`` positions, ``heads`` of ``dim / heads`` channels each.
+    """The sizes of a transformer layer in one training step.
 
-    Raises ValueError if a size is not a whole number from 1 to 262144, or if heads do not
-    divide dim.
+    ``dim`` is the number of channels, ``hidden`` that of the feed-forward part (FFN), ``seq`` the
+    number of positions, ``heads`` that of attention heads, with ``dim / heads`` channels each.
+    Raises ValueError if a size is not a whole number from 1 to 262144, or if ``heads`` does not
+    divide ``dim``.
 
     >>> Step(768, 2048, 512, 12).head
     64
@@ -59,17 +62,20 @@ class Step:
 
     @property
     def head(self) -> int:
-        """Channels of a head."""
+        """The number of channels of one head."""
         return self.dim // self.heads
 
     def size(self, letter: str) -> int:
-        """Return the size of an axis: c and e dim, f hidden, s and t seq, h heads, d head; raise
-        LookupError for another letter."""
+        """Return the size of the axis that a letter stands for.
+
+        c and e: ``dim``; f: ``hidden``; s and t: ``seq``; h: ``heads``; d: ``head``. Raises
+        LookupError for another letter.
+        """
         size = getattr(self, SIZES[one_of("axis", letter, SIZES)])
         return int(size)
 
     def axes(self, letters: str) -> tuple[int, ...]:
-        """Return the size of each axis.
+        """Return the size of the axis of each letter.
 
         >>> Step(768, 2048, 512, 12).axes("hds")
         (12, 64, 512)
@@ -77,8 +83,9 @@ class Step:
         return tuple(self.size(letter) for letter in letters)
 
     def shape(self, letters: str) -> tuple[int, ...]:
-        """Return the shape in which a tensor is kept: the channels of all heads are one axis, head
-        by head.
+        """Return the shape of the array of a tensor with these axes.
+
+        The axes h and d become one axis: all channels of the first head, then of the next.
 
         >>> Step(768, 2048, 512, 12).shape("hds")
         (768, 512)
@@ -86,12 +93,14 @@ class Step:
         return self.axes(letters.replace("hd", "c"))
 
     def count(self, letters: str) -> int:
-        """Return the number of elements."""
+        """Return the number of elements of a tensor with these axes."""
         return math.prod(self.axes(letters))
 
 
 HERE = Path(__file__).parent
-PRODUCTS = ("linear", "matmul")  # linear: a weight with a tensor; matmul: two tensors
+# Sums of products: linear multiplies a tensor with a weight, matmul two tensors that are no
+# weights.
+PRODUCTS = ("linear", "matmul")
 REDUCTIONS = ("sum", "max")
 UNARY: Mapping[str, Callable[..., Array]] = {
     "exp": np.exp,
@@ -102,7 +111,8 @@ BINARY = {"mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divid
 ELEMENTWISE: Mapping[str, Callable[..., Array]] = {**BINARY, **UNARY}
 OPERATIONS = (*PRODUCTS, *REDUCTIONS, *ELEMENTWISE)
 EPSILON = 1e-5
-MASKED = -65504.0  # added to the scores of later positions: the lowest float16
+# The lowest number of float16; it is added to the score of a key that comes after the query.
+MASKED = -65504.0
 CONSTANTS: Mapping[str, Callable[[Step], float]] = {
     "one": lambda step: 1.0,
     "epsilon": lambda step: EPSILON,
@@ -114,7 +124,10 @@ CONSTANTS: Mapping[str, Callable[[Step], float]] = {
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor, and the letters of the axes that an operation gives it; a constant has no axes."""
+    """An operand of an operation: the name of a tensor, and the axes by which it is read.
+
+    ``axes`` are letters of ``Step.size``, empty for a constant.
+    """
 
     name: str
     axes: str
@@ -122,7 +135,10 @@ class Operand:
 
 @dataclass(frozen=True)
 class Operation:
-    """One row of a kernel: the ``name`` and ``axes`` of its result, its kind and its operands."""
+    """An operation of a kernel: ``name`` and ``axes`` of its result, its kind, its operands.
+
+    ``kind`` is one of ``OPERATIONS``, such as ``linear``, ``sum`` or ``mul``.
+    """
 
     name: str
     axes: str
@@ -131,18 +147,17 @@ class Operation:
 
     @property
     def letters(self) -> str:
-        """All axes over which the operation runs: the axes of the result, then the axes that it
-        sums.
-        """
+        """The letters of the result's axes, then of the axes that only operands have (these are
+        summed)."""
         letters = [self.axes, *(operand.axes for operand in self.operands)]
         return "".join(dict.fromkeys("".join(letters)))
 
     def flops(self, step: Step) -> int:
         """Return the number of floating-point operations.
 
-        A product (``linear`` or ``matmul``) has two for each multiplication with its addition, a
-        sum or maximum one for each element of its operand, and any other kind one for each element
-        of its result (exp, sigmoid and rsqrt too).
+        ``linear`` and ``matmul`` have two for each multiplication with its addition, ``sum`` and
+        ``max`` one for each element of the operand. Every other kind has one for each element of
+        the result, ``exp``, ``sigmoid`` and ``rsqrt`` too.
 
         >>> KERNELS["forward_ffn"].operation("h1").flops(Step(768, 2048, 512, 12))
         1610612736
@@ -165,12 +180,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A table of operations, and the tensors that go in and come out.
+    """Operations that run together on one unit, the NPU or the CPU.
 
-    ``inputs`` and ``weights`` have the axes of tensors by name; ``weights`` are built into the
-    kernel. ``outputs`` are the names of results that the kernel returns. ``taps`` are the names of
-    intermediate results that it returns too. ``unit`` is "NPU" or "CPU". ``times`` is the number of
-    times that a training step runs the kernel.
+    ``inputs`` and ``weights`` have the axes of each tensor by name; weights are compiled into the
+    kernel. ``outputs`` are the names of its results. ``taps`` are the names of intermediate results
+    that it also returns, because later kernels read them. A training step runs it ``times`` times.
     """
 
     name: str
@@ -184,11 +198,12 @@ class Kernel:
 
     @classmethod
     def read(cls, row: Mapping[str, str], table: str) -> Kernel:
-        """Return a kernel from its row of ``kernels.csv`` and its operations, a line each.
+        """Return the kernel of a row in the form of ``kernels.csv``.
 
-        Of the row only the name is required: ``unit`` is NPU and ``times`` is 1 by default, all
-        lists of tensors are empty. Raises ValueError with the line for an operation that is wrong,
-        and with the kernel for a tensor, output, unit or ``times`` that is.
+        ``table`` has one operation a line, as the words ``name axes kind operands``. The row needs
+        ``name``; by default ``unit`` is NPU, ``times`` is 1, and the lists of tensors are empty.
+        Raises ValueError for a wrong operation, with its line, and for a wrong tensor, output, unit
+        or ``times``, with the kernel.
         """
         name = row["name"]
         unit = row.get("unit", "NPU")
@@ -221,11 +236,12 @@ class Kernel:
 
     @property
     def given(self) -> dict[str, str]:
-        """The axes of every tensor that a caller has to give: inputs, then weights."""
+        """The axes of every input, then of every weight, by name: the tensors that ``run``
+        needs."""
         return {**self.inputs, **self.weights}
 
     def operation(self, name: str) -> Operation:
-        """Return the operation that gives a result; raise LookupError with the known names."""
+        """Return the operation whose result has a name; raise LookupError if there is none."""
         for operation in self.operations:
             if operation.name == name:
                 return operation
@@ -233,15 +249,16 @@ class Kernel:
         raise LookupError(f"operation: got {name!r}, kernel {self.name} has {known}")
 
     def axes(self, name: str) -> str:
-        """Return the axes of a tensor that is given or of a result."""
+        """Return the axes (letters) of an input, a weight or the result of an operation."""
         if name in self.given:
             return self.given[name]
         return self.operation(name).axes
 
 
 def _declared(kernel: str, text: str) -> dict[str, str]:
-    """Return the axes of tensors by name, from words ``name:axes``; raise ValueError for a word of
-    another form.
+    """Return the axes of tensors by name, from a text of words ``name:axes``.
+
+    Raises ValueError for a word of another form.
     """
     declared = {}
     for word in text.split():
@@ -255,10 +272,10 @@ def _declared(kernel: str, text: str) -> dict[str, str]:
 
 
 def _operation(words: list[str], known: Axes) -> Operation:
-    """Return the operation of a row: name, axes, kind and operands.
+    """Return the operation of the words name, axes, kind and operands.
 
-    ``known`` are the axes of the tensors before it. Raises ValueError as ``_operand`` and
-    ``_refuse`` do, and for fewer than 4 words.
+    ``known`` has the axes of inputs, weights and earlier results by name. Raises ValueError for
+    fewer than 4 words and for what ``_operand`` and ``_refuse`` refuse.
     """
     if len(words) < 4:
         raise ValueError(f"got {len(words)} words, allowed is name, axes, operation and operands")
@@ -285,17 +302,18 @@ def _operand(word: str, known: Axes) -> Operand:
 
 
 def _same_elements(axes: str) -> str:
-    """Return axes in which axes of one size have one letter, and ``hd`` (the channels of heads) is
-    one axis.
+    """Return axes with one letter for each size: ``hd`` and e become c, t becomes s.
 
-    Two lists of axes that become equal hold the same number of elements in the same order.
+    Tensors whose axes become equal have the same number of elements in the same order.
     """
     return axes.replace("hd", "c").replace("e", "c").replace("t", "s")
 
 
 def _refuse(operation: Operation, known: Axes) -> None:
-    """Raise ValueError for an operation of an unknown kind, with a wrong number of operands, with a
-    name that is already used, or with axes that are unknown, repeated or do not suit the kind.
+    """Raise ValueError for a wrong operation.
+
+    Its kind may be unknown, its number of operands wrong, its name in use, or its axes may be
+    unknown, repeated or not allowed for the kind.
     """
     if operation.kind not in OPERATIONS:
         raise ValueError(
@@ -317,7 +335,7 @@ def _refuse(operation: Operation, known: Axes) -> None:
     result = set(operation.axes)
     every = set().union(*seen)
     if operation.kind in PRODUCTS:
-        # A product sums over axes that both operands have, and over no other axis.
+        # A product may sum only over axes that both operands have.
         whole = set(seen[0]) ^ set(seen[1]) <= result <= every
     elif operation.kind in REDUCTIONS:
         kept = [letter for letter in seen[0] if letter in result]
@@ -330,8 +348,10 @@ def _refuse(operation: Operation, known: Axes) -> None:
 
 
 def _kernels() -> dict[str, Kernel]:
-    """Return the kernels of ``kernels.csv`` by name; a row of ``operations.csv`` belongs to each
-    kernel in its column ``kernels``."""
+    """Return the kernels of ``kernels.csv`` by name.
+
+    A row of ``operations.csv`` is an operation of every kernel that its column ``kernels`` names.
+    """
     operations = read_table(HERE / "operations.csv")
     kernels = {}
     for row in read_table(HERE / "kernels.csv"):
@@ -347,24 +367,31 @@ KERNELS = _kernels()
 
 
 def kernel_of(kernel: str | Kernel) -> Kernel:
-    """Return the kernel of a name, or the given kernel; raise LookupError with the known names."""
+    """Return the kernel with a name; a ``Kernel`` is returned as it is.
+
+    Raises LookupError, with the known names, for an unknown name.
+    """
     if isinstance(kernel, Kernel):
         return kernel
     return KERNELS[one_of("kernel", kernel, KERNELS)]
 
 
-# The run of a kernel
+# Running a kernel
 
 TYPES = ("float16", "float32", "float64")
-MOST_ELEMENTS = 2**28  # most elements of a tensor in a run: 2 GiB as float64
+# A tensor in a run has at most this many elements, which are 2 GiB as float64.
+MOST_ELEMENTS = 2**28
 Arrays = Mapping[str, Array]
 Values = dict[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The results of a kernel: ``outputs``, ``taps`` and ``values``, which holds every tensor by
-    name, the given tensors too."""
+    """The results of a run of a kernel, as arrays by name.
+
+    ``values`` has every tensor of the run: inputs, weights and the result of each operation.
+    ``outputs`` and ``taps`` are those of the kernel.
+    """
 
     kernel: Kernel = field(repr=False)
     outputs: Arrays = field(repr=False)
@@ -385,17 +412,19 @@ def run(
     dtype: str = "float16",
     accumulate: str | None = None,
 ) -> Run:
-    """Run a kernel: the given tensors and the result of every operation are rounded to ``dtype``,
-    half to even.
+    """Run a kernel; inputs, weights and the result of each operation are rounded to ``dtype``.
 
-    Tensors are channel first, ``(channels, positions)``, weights ``(outputs, inputs)``; scores
-    ``(heads, seq, seq)``, the key along the last axis. ``mask`` may be left out: ``causal_mask``
-    is taken. Sums, of contractions too, are made in ``accumulate``: "float64" and "float32" in
-    numpy's order, "float16" one product after the other, each sum rounded once; the default is
-    float32, or float64 if dtype is float64. A number too large for float16 becomes infinite, a
-    number too small for a subnormal becomes 0. Raises LookupError for an unknown kernel or type,
-    ValueError with the name of a tensor that is missing, unknown, not an array of real numbers, of
-    another shape, or of more than 2**28 elements.
+    Activations are ``(channels, positions)``, weights ``(outputs, inputs)``, attention scores
+    ``(heads, queries, keys)``. ``causal_mask`` is used if ``tensors`` has no ``mask``. Rounding is
+    half to even; a number too large for ``dtype`` becomes infinite, a number too small becomes 0.
+
+    ``accumulate`` is the type in which sums are added, those of products too: float64 or float32 in
+    numpy's order, float16 one term after the other with a rounding after each. The default is
+    float32, or float64 if ``dtype`` is float64.
+
+    Raises LookupError for an unknown kernel or type. Raises ValueError, with the tensor's name, for
+    a tensor that is missing, unknown, of another shape, not of real numbers, or of more than 2**28
+    elements.
 
     >>> step = Step(2, 3, 1, 1)
     >>> given = {"dq": [[1], [2]], "dk": [[1], [2]], "dv": [[1], [2]]}
@@ -414,8 +443,9 @@ def run(
 
 
 def causal_mask(seq: int) -> Array:
-    """Return the addend of scores ``(query, key)``: 0, or the lowest float16 for keys that come
-    after the query.
+    """Return the mask ``(seq, seq)`` that is added to attention scores (query, key).
+
+    An element is the lowest float16 if the key comes after the query, else 0.
 
     >>> causal_mask(2).tolist()
     [[0.0, -65504.0], [0.0, 0.0]]
@@ -424,7 +454,10 @@ def causal_mask(seq: int) -> Array:
 
 
 def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
-    """Return the given tensors in float64; raise ValueError if a tensor is not as ``run`` says."""
+    """Return the inputs and weights of a kernel in float64, with the causal mask if none is given.
+
+    Raises ValueError for tensors that ``run`` refuses.
+    """
     unknown = [name for name in tensors if name not in kernel.given]
     missing = [name for name in kernel.given if name not in tensors and name != "mask"]
     if unknown or missing:
@@ -469,7 +502,10 @@ def evaluate(
     dtype: str,
     accumulate: str | None = None,
 ) -> None:
-    """Compute the operations in turn into ``values``, which holds the given tensors."""
+    """Compute the operations in order and add each result to ``values``.
+
+    At the start, ``values`` has the inputs and weights.
+    """
     for operation in operations:
         values[operation.name] = result(operation, step, values, dtype, accumulate)
 
@@ -483,9 +519,9 @@ def result(
 ) -> Array:
     """Return the result of one operation, rounded to ``dtype``, in the shape of ``Step.shape``.
 
-    An elementwise operation is computed in float64. Only the products, quotients, sums and
-    differences of float16 numbers are computed in float32: rounded to float16, both are equal.
-    Complex operands stay complex. ``accumulate`` is as in ``run``.
+    ``values`` has the operands by name; ``accumulate`` is that of ``run``. Elementwise operations
+    are computed in float64. If both operands are float16, float32 is used: after rounding to
+    float16 the result is the same. Complex operands give a complex result.
     """
     sums = accumulate
     if sums is None:
@@ -508,7 +544,10 @@ def result(
 
 
 def _reduced(kind: str, array: Array, have: str, axes: str, sums: str) -> Array:
-    """Return the sums, or the largest numbers, over the axes that the result does not have."""
+    """Return the sum or the maximum over the axes that are in ``have`` but not in ``axes``.
+
+    ``have`` are the letters of the array's axes; ``sums`` is the type in which sums are added.
+    """
     over = tuple(at for at, letter in enumerate(have) if letter not in axes)
     if kind == "max":
         return array.real.max(over)
@@ -516,8 +555,10 @@ def _reduced(kind: str, array: Array, have: str, axes: str, sums: str) -> Array:
 
 
 def rounded(array: Array, dtype: str) -> Array:
-    """Return an array in a type, rounded half to even; complex numbers, which carry derivatives,
-    are not rounded."""
+    """Return an array rounded to ``dtype``, half to even.
+
+    A complex array is returned as it is: its imaginary part carries a derivative.
+    """
     with np.errstate(over="ignore", under="ignore"):
         if np.iscomplexobj(array):
             return array
@@ -529,8 +570,10 @@ def _viewed(operand: Operand, step: Step, values: Arrays) -> Array:
 
 
 def _operands(operation: Operation, step: Step, values: Arrays, dtype: str) -> list[Array]:
-    """Return the operands of an elementwise operation as numpy can broadcast them, in the type in
-    which the operation is computed."""
+    """Return the operands of an elementwise operation, in axes that numpy broadcasts.
+
+    Their type is the one in which ``result`` computes; constants are rounded to ``dtype`` first.
+    """
     arrays = []
     for operand in operation.operands:
         if operand.name in CONSTANTS:
@@ -538,8 +581,8 @@ def _operands(operation: Operation, step: Step, values: Arrays, dtype: str) -> l
             arrays.append(rounded(constant, dtype))
         else:
             arrays.append(_viewed(operand, step, values))
-    # Two float16 numbers may be computed in float32: its 24 bits are twice their 11 and two more,
-    # so that the second rounding does not change the result.
+    # float32 is exact enough for two float16 operands: with 24 bits (2 * 11 + 2) for the result of
+    # two 11-bit numbers, rounding to float32 first does not change the rounding to float16.
     work = "float64"
     if any(map(np.iscomplexobj, arrays)):
         work = "complex128"
@@ -552,7 +595,7 @@ def _operands(operation: Operation, step: Step, values: Arrays, dtype: str) -> l
 
 
 def _spread(array: Array, have: str, axes: str) -> Array:
-    """Return an array with an axis for each of ``axes``; an axis that the array does not have gets
+    """Return an array with the axes ``axes``, in their order; an axis that is not in ``have`` gets
     size 1.
     """
     order = [have.index(letter) for letter in axes if letter in have]
@@ -563,10 +606,11 @@ def _spread(array: Array, have: str, axes: str) -> Array:
 def contract(
     left: Array, left_axes: str, right: Array, right_axes: str, axes: str, sums: str
 ) -> Array:
-    """Return ``left * right`` summed over the axes that both have and the result ``axes`` lack.
+    """Return ``left * right``, summed over the axes that both arrays have but ``axes`` does not.
 
-    Each array has an axis for each of its letters. Sums are taken in the type ``sums``, as
-    ``accumulate`` of ``run``; complex arrays keep their type.
+    ``left_axes``, ``right_axes`` and ``axes`` are a letter for each axis of left, right and the
+    result. ``sums`` is the type in which sums are added, as ``accumulate`` of ``run``; complex
+    arrays stay complex.
 
     >>> contract(np.eye(2), "ce", np.array([[3, 4], [5, 6.]]), "es", "sc", "float64").tolist()
     [[3.0, 5.0], [4.0, 6.0]]
@@ -591,7 +635,10 @@ def contract(
 
 
 def _grouped(array: Array, have: str, *groups: list[str]) -> Array:
-    """Return an array with its axes merged: one axis for each group of letters, in that order."""
+    """Return an array with one axis for each group of letters, in the order of the groups.
+
+    ``have`` are the letters of the array's axes.
+    """
     order: list[int] = []
     shape = []
     for group in groups:
@@ -602,7 +649,8 @@ def _grouped(array: Array, have: str, *groups: list[str]) -> Array:
 
 
 def _one_by_one(rows: Array, columns: Array) -> Array:
-    """Add products one after the other; each sum is rounded to float16, each product is exact."""
+    """Return ``rows @ columns``; exact products are added one after the other, and the sum is
+    rounded to float16 after each."""
     wide, tall = rows.astype(np.float64), columns.astype(np.float64)
     total = np.zeros((rows.shape[0], rows.shape[1], columns.shape[2]), np.float16)
     for at in range(rows.shape[2]):

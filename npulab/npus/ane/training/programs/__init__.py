@@ -1,17 +1,17 @@
-"""MIL programs for the ANE, with their weight files: single operations, and the six kernels that a
-training step of one transformer layer runs.
+"""MIL programs for the ANE with their weight files: single operations, and the six kernels of a
+training step of a transformer layer.
 
-The operations of each program are rows of ``operations.csv``, whose sizes are texts ("2*dim").
+The operations of each program are rows of ``operations.csv``; sizes there are texts as "2*dim".
 
-Single operations: a convolution, and matrix products of inputs. Source: maderix/ANE,
+Single operations are a convolution and matrix products of two inputs. Source: maderix/ANE,
 training/ane_mil_gen.h (mil_gen_conv, mil_gen_matmul) and m5_performance_suite.m.
 
-Kernels, forward: RMSNorm as sum, power and product, then attention with a causal mask, or the FFN
-with SwiGLU.  Backward: from the gradient of an output to the gradient of the input; the CPU
-computes the gradients of weights and of RMSNorm, and the residual sums. Tensors are [1, C, 1, S].
-A kernel has one output; the tensors that it hands to another kernel ("taps") lie one after the
-other along the channels of that output. Source: maderix/ANE@f213c8d, training/train_large.m; later
-training/stories_mil.h.
+Two forward kernels compute RMSNorm and then attention with a causal mask, or RMSNorm and then the
+feed-forward part (FFN) with SwiGLU. Four backward kernels compute the gradient of an input from
+that of an output; the CPU computes the gradients of weights and of RMSNorm, and the residual sums.
+Tensors are [1, channels, 1, positions]. A kernel has one input and one output, in which several
+tensors lie one after the other along the channels. Source: maderix/ANE@f213c8d,
+training/train_large.m; later training/stories_mil.h.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ from npulab.npus.kit import one_of, read_table, up
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
-# (name, channels) of the parts of each input and output, in order
+# The (name, channels) of each tensor that an input or output holds, by the input's or output's
+# name.
 Parts = dict[str, tuple[tuple[str, int], ...]]
-Names = Mapping[str, Any]  # the number or word that each name in the tables stands for
+# The number or text that each name in the sizes and constants of the tables stands for.
+Names = Mapping[str, Any]
 Weights = Mapping[str, Any]
 HERE = Path(__file__).parent
 FOLDER = "@model_path/weights/"
@@ -76,11 +78,11 @@ OPERATIONS = read_table(HERE / "operations.csv")
 
 
 class Kernel(NamedTuple):
-    """A program with its weight files.
+    """A MIL program with its weight files.
 
-    ``blobs`` are the bytes of weight files by path, ``inputs`` and ``outputs`` shapes by name. An
-    input or output may hold several tensors one after the other along the channels: ``parts`` has
-    the (name, channels) of each, in order, by the name of the input or output.
+    ``blobs`` has the bytes of each weight file by path, ``inputs`` and ``outputs`` have the shapes
+    by name. An input or output may hold several tensors one after the other along the channels:
+    ``parts`` has the (name, channels) of each, by the name of the input or output.
     """
 
     program: Program
@@ -90,7 +92,7 @@ class Kernel(NamedTuple):
     parts: Parts
 
     def __repr__(self) -> str:
-        """One line without the bytes: weight files of a training step are megabytes."""
+        """One line with shapes and sizes, without the megabytes of the weight files."""
         files = f"{len(self.blobs)} weight files"
         if len(self.blobs) == 1:
             files = "1 weight file"
@@ -99,9 +101,11 @@ class Kernel(NamedTuple):
         return f"Kernel({shapes}, {self.program!r}, {files} of {size} B)"
 
     def join(self, name: str, arrays: Mapping[str, Array]) -> Array:
-        """Return an input (1, C, 1, S) made of its parts ``(channels, S)`` by name.
+        """Return the input ``name`` as (1, channels, 1, S), joined from its parts ``(channels,
+        S)``.
 
-        Raises LookupError for parts that are missing, ValueError for parts that do not fit.
+        ``arrays`` has the parts by name. Raises LookupError for a missing part, ValueError for a
+        part with another number of channels.
         """
         sizes = dict(self.parts[name])
         missing = [part for part in sizes if part not in arrays]
@@ -121,7 +125,10 @@ class Kernel(NamedTuple):
         return memory.join(pieces, "channels")[None, :, None]
 
     def split(self, name: str, tensor: Array) -> dict[str, Array]:
-        """Return the parts ``(channels, S)`` by name of an input or output (1, C, 1, S)."""
+        """Return the parts of an input or output by name, each ``(channels, S)``.
+
+        ``tensor`` is the input or output ``name``, with the shape (1, channels, 1, S).
+        """
         sizes = dict(self.parts[name])
         rows = np.asarray(tensor)[0, :, 0]
         arrays = memory.split(rows, list(sizes.values()), "channels")
@@ -134,10 +141,10 @@ def _shapes_text(shapes: Mapping[str, Shape]) -> str:
 
 @dataclass(frozen=True)
 class Dims:
-    """The sizes of a layer: channels, channels inside the FFN, heads, columns (the sequence).
+    """The sizes of a transformer layer, as in ``training.Step``.
 
-    With ``printed``, constants have the six decimals of C's ``%f`` that maderix/ANE prints: 1/768
-    is 0.001302. Raises ValueError as ``Step`` does.
+    ``printed`` rounds constants to the six decimals that maderix/ANE prints with C's ``%f``: 1/768
+    becomes 0.001302. Raises ValueError for sizes that ``Step`` refuses.
     """
 
     dim: int = 768
@@ -153,8 +160,11 @@ class Dims:
 
     @property
     def names(self) -> dict[str, float]:
-        """The sizes and constants that the tables use; ``scores`` are the channels of attention
-        scores as [1, heads * seq, 1, seq]."""
+        """The sizes and constants that the tables use, by name.
+
+        ``scores`` is the number of channels of attention scores, which are [1, heads * seq, 1,
+        seq].
+        """
         head = self.dim // self.heads
         names: dict[str, float] = {"dim": self.dim, "hidden": self.hidden}
         names |= {"heads": self.heads, "seq": self.seq, "head": head}
@@ -171,12 +181,12 @@ def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = ""
     """Return one of the six kernels of a training step, by its name in maderix/ANE: kFwdAttn,
     kFwdFFN, kFFNBwd, kSdpaBwd1, kSdpaBwd2, kQKVb.
 
-    ``weights`` are Wq, Wk, Wv, Wo (dim, dim), W1, W3 (hidden, dim), W2 (dim, hidden), rms1, rms2
-    (dim,), as far as the kernel has them. They are rounded to fp16 and transposed for the backward
-    kernels; the causal mask is made here. Without ``weights`` there are no weight files. Each
-    weight has a file of its own, as in maderix/ANE, or with ``file`` all are records of that file.
-    Raises LookupError for an unknown name and for weights that are missing, ValueError for shapes
-    that do not fit.
+    ``weights`` has the kernel's weights by name: Wq, Wk, Wv, Wo (dim, dim), W1, W3 (hidden, dim),
+    W2 (dim, hidden), rms1, rms2 (dim,). They are rounded to fp16, and backward kernels get them
+    transposed; the causal mask is added. Without ``weights`` the kernel has no weight files. Each
+    weight lies in a file of its own, as in maderix/ANE; with ``file`` all weights lie in this one
+    file. Raises LookupError for an unknown kernel and for a missing weight, ValueError for a weight
+    of another shape.
 
     >>> program, blobs, inputs, outputs, parts = kernel("kQKVb", Dims(4, 8, 2, 32))
     >>> inputs, outputs, parts["x"]
@@ -201,8 +211,9 @@ def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = ""
 
 
 def _stored(name: str, dims: Dims, weights: Weights) -> dict[str, Any]:
-    """Return the given weights, each of them also transposed (``Wqt`` is that of ``Wq``), and the
-    mask of attention; raise ValueError for a wrong shape.
+    """Return the given weights by name, and each transposed: ``Wqt`` is ``Wq`` transposed.
+
+    A kernel of ``MASKS`` gets the causal mask as ``cm``. Raises ValueError for a wrong shape.
     """
     stored: dict[str, Any] = {}
     for weight, axes in WEIGHTS.items():
@@ -231,12 +242,12 @@ def convolution(
     version: str = "1.3",
     file: str = "weight.bin",
 ) -> Kernel:
-    """Return a convolution of x [1, I, rows, columns] with weights ``(O, I / groups, kernel_h,
-    kernel_w)``, fp16 inside.
+    """Return a program that convolves x [1, I, rows, columns] in fp16.
 
-    ``pad`` is (top, bottom, left, right); input and output are of the ``boundary`` type, fp32 or
-    fp16 (M1 and M2 do not compile casts). Raises ValueError for shapes that do not fit,
-    LookupError for another type or version.
+    ``weights`` are ``(O, I / groups, kernel_h, kernel_w)``, ``pad`` is (top, bottom, left, right).
+    Input and output have the type ``boundary``: fp16, or fp32 with casts, which M1 and M2 do not
+    compile. Raises ValueError for sizes that contradict each other, LookupError for an unknown type
+    or version.
 
     >>> convolution(np.ones((2, 3, 1, 1)), 32).outputs
     {'y': (1, 2, 1, 32)}
@@ -276,7 +287,7 @@ def convolution(
 
 
 def _refuse_numbers(name: str, numbers: Sequence[int], count: int, least: int) -> None:
-    """Raise ValueError if there are not ``count`` numbers, or one of them is below ``least``."""
+    """Raise ValueError unless the argument ``name`` has ``count`` numbers of ``least`` or more."""
     if len(numbers) != count or min(numbers) < least:
         raise ValueError(f"{name}: got {list(numbers)}, allowed are {count} of {least} or more")
 
@@ -284,8 +295,9 @@ def _refuse_numbers(name: str, numbers: Sequence[int], count: int, least: int) -
 def matmul(
     inner: int, outputs: int, columns: int, *, boundary: str = "fp32", version: str = "1.3"
 ) -> Kernel:
-    """Return ``y = W @ x``, both inputs: x [1, inner, columns], W [1, outputs, inner], y [1,
-    outputs, columns].
+    """Return a program that computes ``y = W @ x`` of two inputs.
+
+    The shapes are x [1, inner, columns], W [1, outputs, inner] and y [1, outputs, columns].
 
     >>> matmul(8, 4, 32).inputs
     {'x': (1, 8, 32), 'W': (1, 4, 8)}
@@ -296,10 +308,10 @@ def matmul(
 
 
 def packed_matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32") -> Kernel:
-    """Return ``y = W^T @ x`` of one input that holds x (inner, columns) and W (inner, outputs) next
-    to each other along the columns; y [1, outputs, 1, columns].
+    """Return a program that computes ``y = W^T @ x``, with x and W in one input.
 
-    W is an input, so it changes without another compilation.
+    The input holds x (inner, columns), then W (inner, outputs), along its columns; y is [1,
+    outputs, 1, columns]. W is not compiled in, so it can change without another compilation.
 
     >>> packed_matmul(8, 4, 32).inputs
     {'x': (1, 8, 1, 36)}
@@ -309,7 +321,7 @@ def packed_matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp
 
 
 def _at_least_1(**sizes: int) -> dict[str, int]:
-    """Return the sizes by name; refuse sizes below 1."""
+    """Return the sizes by name; raise ValueError for a size below 1."""
     if min(sizes.values()) < 1:
         stated = [f"{name} {given}" for name, given in sizes.items()]
         raise ValueError(f"sizes: got {', '.join(stated)}, allowed is 1 or more")
@@ -317,7 +329,11 @@ def _at_least_1(**sizes: int) -> dict[str, int]:
 
 
 def _single(name: str, boundary: str, body: Body, names: Names, **inputs: str) -> Kernel:
-    """Return a single operation of the tables with inputs and output y of the boundary type."""
+    """Return the program of a single operation of the tables.
+
+    Its output is y; inputs and output have the type ``boundary``. ``inputs`` has the shape of each
+    input as a text of sizes.
+    """
     dtype = one_of("boundary", boundary, BOUNDARIES)
     body.rows(f"{name}/{dtype}", names)
     shapes = {name: _shape(text, names) for name, text in inputs.items()}
@@ -325,10 +341,9 @@ def _single(name: str, boundary: str, body: Body, names: Names, **inputs: str) -
 
 
 class Body:
-    """A function that is built from rows of ``operations.csv``, and the weights to which its
-    constants point.
+    """A function under construction, from rows of ``operations.csv``, with its weights.
 
-    Each weight lies in a file of its own, or with ``file`` all are records of that file.
+    Each weight lies in a file of its own; with ``file`` all weights lie in this one file.
     """
 
     def __init__(self, weights: Weights | None, file: str = "", version: str = "1.3") -> None:
@@ -339,12 +354,15 @@ class Body:
         self.string = Type("string", plain=self.plain)
         self.operations: list[Operation] = []
         self.shapes: Shapes = {}
-        self.placed: dict[str, tuple[str, Shape]] = {}  # path and shape of each weight
+        # The path of the file and the shape of each weight, by the weight's name.
+        self.placed: dict[str, tuple[str, Shape]] = {}
         self.end = weight_files.ALIGN
 
     def rows(self, kernel: str, names: Names) -> None:
-        """Add the operations of a kernel's rows; ``names`` has the number or word for each name in
-        their sizes and constants."""
+        """Add the operations of all rows of ``operations.csv`` that name a kernel.
+
+        ``names`` has the number or text of each name in the rows' sizes and constants.
+        """
         for row in OPERATIONS:
             if kernel in row["kernels"].split():
                 self._add(row, names)
@@ -373,12 +391,13 @@ class Body:
         self.operations.append(operation)
 
     def _weight_place(self, output: str, shape: Shape, file: str, weight: str = "") -> File:
-        """Return where a weight lies, and note it for the weight files."""
+        """Return the file and offset of a weight, and add the weight to ``placed``."""
         offset = weight_files.ALIGN
         if self.file:
             file = self.file
             offset = self.end
-        # A weight takes a record and its fp16 elements, each filled up to the alignment.
+        # A weight takes a record of one alignment and its fp16 elements, filled up to the
+        # alignment.
         size = 2 * math.prod(shape)
         self.end += weight_files.ALIGN + up(size, weight_files.ALIGN)
         path = FOLDER + file
@@ -392,7 +411,10 @@ class Body:
         output: str,
         parts: Parts,
     ) -> Kernel:
-        """Return the program with inputs of a type, and weight files if weights were given."""
+        """Return the finished program, with inputs of type ``dtype`` and one output.
+
+        It has weight files if the body has weights.
+        """
         types = {name: Type(dtype, shape) for name, shape in inputs.items()}
         target = TARGETS[self.version]
         operations = tuple(self.operations)
@@ -403,7 +425,10 @@ class Body:
         return Kernel(program, self._files(), inputs, outputs, parts)
 
     def _files(self) -> dict[str, bytes]:
-        """Return the bytes of each weight file, by path."""
+        """Return the bytes of each weight file by path; the weights are rounded to fp16.
+
+        Raises LookupError for a missing weight, ValueError for a weight of another shape.
+        """
         if self.weights is None:
             return {}
         files: dict[str, dict[str, Array]] = {}
@@ -428,7 +453,7 @@ def _shape(text: str, names: Names) -> Shape:
 
 
 def size(text: str, names: Names) -> int:
-    """Return a size of a table: a number, a name, or a sum of products.
+    """Return the number that a size of a table means: a number, a name, or a sum of products.
 
     >>> size("2*dim+1", {"dim": 4})
     9
@@ -443,7 +468,8 @@ def size(text: str, names: Names) -> int:
 
 
 def _constant(text: str, dtype: str, names: Names) -> Any:
-    """Return a constant of a table: a name, or a word of the type."""
+    """Return the value of a word of a table: the value of a name, else a literal of type
+    ``dtype``."""
     if text in names:
         return names[text]
     if dtype == "string":
@@ -456,7 +482,8 @@ def _constant(text: str, dtype: str, names: Names) -> Any:
 
 
 def _argument(word: str) -> tuple[str, Any]:
-    """Return an argument ``name=value`` of a table; values with commas are several."""
+    """Return the name and value of a word ``name=value``; values with commas between are a
+    tuple."""
     name, value = word.split("=")
     if "," in value:
         return name, tuple(value.split(","))
@@ -464,7 +491,8 @@ def _argument(word: str) -> tuple[str, Any]:
 
 
 def build_info(pairs: Mapping[str, str], plain: bool = True) -> tuple[str, Value]:
-    """Return the attribute ``buildInfo`` of a program."""
+    """Return the attribute ``buildInfo`` of a program as (name, value), from its pairs of
+    strings."""
     string = Type("string", plain=plain)
     groups = tuple(Group("{", pair) for pair in pairs.items())
     return "buildInfo", Value(Compound("dict", (string, string)), (Group("{", groups),))
