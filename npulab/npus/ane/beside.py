@@ -1,5 +1,7 @@
-"""The source network and weights next to a compiled file: kept with the capture, and compared with
-it."""
+"""The source network (``net.plist``) and weight files in the folder of a compiled file.
+
+The importer keeps these files with the capture; ``claims`` compares the capture with them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from npulab.npus.ane.source.parameters import OPTIONAL, chain_of, nonlinear_mode
 from npulab.npus.ane.tables import entries, functions
 from npulab.npus.kit import Capture
 
-# the number of each element type in a file's symbols; only Float16 was seen in a file
+# The code of each element type in a file's symbols. Only the code of Float16 was seen in a file.
 ELEMENTS = {"Float16": 5, "UInt8": 3, "Int8": 2}
 COEFFICIENTS = "coefficients"
 WEIGHTS = "the weights of its folder"
@@ -26,11 +28,11 @@ TABLE_MODE = 2
 
 
 def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
-    """Return the files by name of the network in a folder, and the parameters of its layer.
+    """Return the bytes of ``net.plist`` and its weight files by name, and the layer's parameters.
 
-    Both are empty if the folder has no ``net.plist``. If the file has several networks, there are
-    neither weight files nor parameters. Raises ValueError naming the file and key for a network
-    that is broken.
+    Both dictionaries are empty if the folder has no ``net.plist``. If ``net.plist`` has several
+    networks, weight files and parameters are left out. Raises ValueError, with file and key, for a
+    broken network.
     """
     file = folder / NETWORK
     if not file.is_file():
@@ -39,19 +41,19 @@ def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     files = {NETWORK: file.read_bytes()}
     if len(read.networks) != 1:
         return files, {}
-    # captures of several networks share a table of parameters: absent numbers are 0 in it
+    # Captures of several networks are put into one table of parameters; a parameter that a network
+    # does not have is 0, so that its column has numbers only.
     known = dict.fromkeys(OPTIONAL, 0) | parameters(read.network)
     return files | plist.weights_files(read.network, folder), known
 
 
 def claims(capture: Capture) -> list[Claim]:
-    """Return the claims of the network next to a capture: on its registers and tensors, and on its
-    coefficients by the network's weights.
+    """Return what the source network of a capture states about it, compared with the capture.
 
-    There are no claims if the capture has no network, or if only its tensors can be compared. If a
-    register or tensor differs, nothing is claimed of coefficients, because they belong to another
-    layer. Raises ValueError naming the key for a network that is broken, and ``Unsupported`` for
-    weights that cannot be decoded.
+    The claims are about registers, tensors and coefficients. The list is empty if the capture has
+    no network, or if all its tensors agree and no register can be compared. If a register or tensor
+    differs, coefficients are not compared, because they belong to another layer. Raises ValueError,
+    with the key, for a broken network, and ``Unsupported`` for weights that cannot be decoded.
     """
     if NETWORK not in capture.buffers:
         return []
@@ -63,14 +65,16 @@ def claims(capture: Capture) -> list[Claim]:
     said = [*compared, *_tensor_claims(capture, network)]
     if not all(claim.agrees for claim in said):
         return said
+    # Equal sizes of tensors alone do not prove that the network belongs to the capture.
     if not compared:
-        return []  # tensors of the same sizes alone prove nothing
+        return []
     return [*said, *_table_claims(capture, network), *_weight_claims(capture, network)]
 
 
 def _tensor_claims(capture: Capture, network: Network) -> Iterator[Claim]:
-    """Yield claims on the number of tensors, and on sizes and type of each tensor that the network
-    names.
+    """Yield claims about the numbers of inputs and outputs, and about each tensor's sizes and type.
+
+    Only tensors whose name the network has are compared.
     """
     found = shapes(network)
     tensors = capture.parameters.get("tensors", ())
@@ -93,8 +97,10 @@ def _tensor_claims(capture: Capture, network: Network) -> Iterator[Claim]:
 
 
 def _table_claims(capture: Capture, network: Network) -> Iterator[Claim]:
-    """Yield a claim on the function of the one activation table, if network and capture both name
-    one.
+    """Yield a claim about the function of the activation table, if it can be compared.
+
+    The capture has one table, the network is one activation that the compiler makes with a table,
+    and the table's function is recognised.
     """
     tasks = agreement.values_of(capture)
     users = [task for task in tasks if task.get("NE.MACCfg.NonlinearMode") == TABLE_MODE]
@@ -102,7 +108,8 @@ def _table_claims(capture: Capture, network: Network) -> Iterator[Claim]:
         return
     chain = chain_of(network)
     name = chain.neuron.lower().replace("_", "")
-    # the compiler makes other activations of several steps, of which the table is one
+    # The table has the whole function only of these activations. The compiler computes other
+    # activations in several steps, and the table has one of them.
     direct = {known.replace("_", ""): known for known in functions.FITS}
     if chain.main.type != "Neuron" or nonlinear_mode(chain) != TABLE_MODE or name not in direct:
         return
@@ -112,15 +119,16 @@ def _table_claims(capture: Capture, network: Network) -> Iterator[Claim]:
     except (ValueError, IndexError, Unsupported):
         return
     if found is not None:
-        # an odd table, to whose outputs a later task adds the half
+        # The sigmoid's table is sigmoid(x) - 1/2, an odd function; a later task adds the half.
         if found == "sigmoid_less_half":
             found = "sigmoid"
         yield Claim(0, "function of the table", COEFFICIENTS, direct[name], found, NETWORK)
 
 
 def _weight_claims(capture: Capture, network: Network) -> Iterator[Claim]:
-    """Yield a claim on the weights of the network's convolution, and one on its bias, each if both
-    the network and the capture have them.
+    """Yield claims about the weights and the bias of the network's only convolution.
+
+    Weights or a bias that the network or the capture does not have are not compared.
     """
     if COEFFICIENTS not in capture.buffers:
         return
@@ -146,7 +154,11 @@ def _weight_claims(capture: Capture, network: Network) -> Iterator[Claim]:
 
 
 def _source(capture: Capture, network: Network) -> Mapping[str, espresso.SourceWeights]:
-    """Return the weights of a network of one convolution, if its files are in the capture."""
+    """Return the source weights of a network's only convolution, by the unit's name.
+
+    The result is empty if the network has another number of convolutions, or if the capture does
+    not have its weight files.
+    """
     convolutions = [unit.name for unit in network.units if unit.type == "Conv"]
     names = {Path(path).name for path in network.weights or ()}
     if len(convolutions) != 1 or not names <= capture.buffers.keys():

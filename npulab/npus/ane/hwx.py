@@ -1,10 +1,10 @@
-"""Read the compiled file (hwx): a 64-bit little-endian Mach-O with a magic of its own.
+"""Reading compiled files (hwx): 64-bit little-endian Mach-O files with a magic of their own.
 
-Segments hold the tasks (``__TEXT,__text``), their coefficients and tables (``__TEXT,__const``) and
-the places of the tensors (``__FVMLIB``, no bytes). Thread commands name the program, with the
-table of its base addresses (BAR), and the tensors. The order of the segments, every address, and
-the BAR of each tensor are taken from the file; none of them is fixed. Source: files of the
-compilers 4.2.1, 5.4.1, 7.6.4 and 9.509.0.
+Segments have the tasks (section ``__TEXT,__text``), their coefficients and activation tables
+(``__TEXT,__const``), and the addresses of the tensors (``__FVMLIB``, without bytes in the file).
+Thread commands state the program, with its table of base addresses (BAR), and each tensor. The
+order of segments, all addresses and the BAR of each tensor differ between files and are read from
+the file. Source: files of the compilers 4.2.1, 5.4.1, 7.6.4 and 9.509.0.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from npulab.npus.kit import refuse_if, refusing
 
 MAGIC, MAGIC_64 = 0xBEEFFACE, 0xFEEDFACF
 SEGMENT, THREAD, IDENT, SYMBOLS = 0x19, 0x04, 0x08, 0x02
-# Commands that place a tensor: of compilers up to 5, of compilers 7 and later.
+# Codes of the command that states a tensor's address: of compilers up to 5, of compilers from 7 on.
 PLACES = (0x06, 0x40)
-PROGRAM, PROGRAM_LATER, TENSOR = 1, 4, 3  # flavours of thread commands; 4 on H17 (second-hand)
+# Flavours of thread commands. A program has 1, or 4 on H17, as others report; no file was seen.
+PROGRAM, PROGRAM_LATER, TENSOR = 1, 4, 3
 INPUT, OUTPUT = 1, 2
 BARS = 256
 STABS_TENSOR, STABS_TYPE = 0x20, 0x80
-ADDRESS_END = 2**32  # base addresses have 32 bits
+# Base addresses have 32 bits.
+ADDRESS_END = 2**32
 MOST_BYTES = 2**30
-MOST_NAMES = 2**24  # most bytes of all symbols' names together
+# The names of all symbols together have at most this many bytes.
+MOST_NAMES = 2**24
 KINDS = {INPUT: "input", OUTPUT: "output"}
 STRIDES = ("batch", "channel", "row", "column", "depth")
 
@@ -43,17 +46,21 @@ HEAD, COMMAND, SEGMENT_HEAD, SECTION, SYMBOL_TABLE = itemgetter(
 PLACE, WIDE_PLACE, THREAD_HEAD, PROGRAM_THREAD, TENSOR_THREAD = itemgetter(
     "place", "wide place", "thread", "program thread", "tensor thread"
 )(STRUCTURES)
-# A file has many symbols and relocations: numpy reads all of them in one step.
+# A file may have many symbols and relocations; as numpy types, all are read in one step.
 SYMBOL = np.dtype(
     [("name", "<u4"), ("type", "u1"), ("section", "u1"), ("description", "<u2"), ("value", "<u8")]
 )
 RELOCATION = np.dtype([("address", "<u4"), ("packed", "<u4")])
-Span = tuple[int, int]  # first byte of a command, byte after it
+# The byte at which a command begins, and the byte after its end.
+Span = tuple[int, int]
 VERSION = re.compile(r"zin_ane_compiler v(\S+)")
 
 
 class Relocation(NamedTuple):
-    """A word of a section that is filled in when the file is loaded."""
+    """A relocation: a word of a section that the loader fills with an address.
+
+    ``address`` is the word's byte offset in the section; ``log2_bytes`` is 2 for four bytes.
+    """
 
     address: int
     section: int
@@ -65,11 +72,11 @@ class Relocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a segment.
+    """A section of a segment.
 
-    ``address`` and ``size`` are those in memory, in bytes. ``offset`` is the byte of ``data`` in
-    the file; it is 0, and ``data`` is empty, if the file holds no bytes of the section (tensors).
-    ``at`` is the byte of the structure that states the section.
+    ``address`` and ``size`` (bytes) are its place in memory. ``data`` are its bytes, which begin at
+    byte ``offset`` of the file. Sections of tensors have no bytes in the file: ``offset`` is 0 and
+    ``data`` is empty. ``at`` is the byte of the file at which the structure of the section begins.
     """
 
     segment: str
@@ -85,11 +92,12 @@ class Section:
 
 
 class Tensor(NamedTuple):
-    """An input or output as its thread command states it.
+    """An input or output, as its thread command states it.
 
-    ``element`` is the code of the element type. ``strides`` and ``span`` (the size of the tensor)
-    are in bytes. ``address`` is None if nothing in the file places the tensor; ``bar``, the number
-    of the base address, is None if no program has that address.
+    ``shape`` is (N, C, H, W, D). ``element`` is the code of the element type. ``strides`` has the
+    bytes between batches, channels, rows, columns and depths, by these names in the singular;
+    ``span`` is the size in bytes. ``address`` is None if the file states none. ``bar`` is the
+    number of the base address in the program's table, None if the table does not have ``address``.
     """
 
     name: str
@@ -97,8 +105,8 @@ class Tensor(NamedTuple):
     kind: str
     network: str
     element: int
-    shape: tuple[int, ...]  # N, C, H, W, D
-    strides: Mapping[str, int]  # batch, channel, row, column, depth
+    shape: tuple[int, ...]
+    strides: Mapping[str, int]
     interleave: int
     span: int
     address: int | None
@@ -114,11 +122,11 @@ class Symbol(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A network of the file.
+    """A program (compiled network) of the file.
 
-    ``bars`` are the base addresses by number. ``first_task`` is the address of the first task,
-    ``first_words`` its number of words, ``tasks`` the number of tasks. ``at`` is the byte of the
-    command that states the program.
+    ``bars`` has the base addresses that are not 0 by their number. ``first_task`` is the address of
+    the first task, ``first_words`` its number of words, ``tasks`` the number of tasks. ``at`` is
+    the byte of the file at which the program's command begins.
     """
 
     name: str
@@ -132,7 +140,11 @@ class Program(NamedTuple):
 
 @dataclass(frozen=True)
 class Hwx:
-    """A compiled file."""
+    """The contents of a compiled file.
+
+    ``commands`` are the codes of its load commands in order, ``identity`` the text of its identity
+    commands.
+    """
 
     magic: int
     cputype: int
@@ -148,13 +160,14 @@ class Hwx:
 
     @property
     def compiler(self) -> str:
-        """The compiler's version; "" if the file does not state it."""
+        """The version of the compiler, such as 4.2.1; empty if the file does not state it."""
         found = VERSION.search(self.identity)
         return found[1] if found else ""
 
     def section(self, segment: str, name: str) -> Section:
-        """Return the first section of a name; raises ValueError with the names of all sections if
-        there is none.
+        """Return the first section with these names of segment and section.
+
+        Raises ValueError, with the names of all sections, if there is none.
         """
         names = []
         for section in self.sections:
@@ -166,15 +179,15 @@ class Hwx:
 
 
 def is_hwx(data: bytes) -> bool:
-    """True if bytes begin as a compiled file does."""
+    """Return true if bytes begin with the magic of a compiled file."""
     return len(data) >= HEAD.sizeof() and int.from_bytes(data[:4], "little") in (MAGIC, MAGIC_64)
 
 
 def read(data: bytes, where: str = "hwx") -> Hwx:
-    """Read a compiled file from its bytes.
+    """Return the contents of a compiled file, read from its bytes.
 
-    Raises ValueError naming ``where``, the structure and its byte offset for a file that is cut
-    short, or whose sizes, counts, names or addresses lead outside of it.
+    Raises ValueError for a file that is cut short, or whose sizes, counts, names or addresses lead
+    outside of the file. The error names ``where``, the structure and its byte offset.
     """
     with refusing(where):
         return _read_whole(data)
@@ -226,8 +239,10 @@ def _read_whole(data: bytes) -> Hwx:
 
 
 def _sections(data: bytes, spans: list[Span]) -> tuple[Section, ...]:
-    """Return the sections of all segments, with their bytes; raises ValueError for sections that
-    overlap.
+    """Return the sections of all segments, with their bytes.
+
+    ``spans`` are the spans of the segment commands. Raises ValueError if segments overlap in memory
+    or sections overlap in the file.
     """
     sections: list[Section] = []
     addresses, stored = [], []
@@ -248,8 +263,9 @@ def _sections(data: bytes, spans: list[Span]) -> tuple[Section, ...]:
 def _places(
     data: bytes, spans: Mapping[int, list[Span]], symbols: tuple[Symbol, ...]
 ) -> dict[str, int]:
-    """Return the addresses of tensors by name: from place commands, and from symbols for tensors
-    without such a command.
+    """Return the addresses of tensors by name.
+
+    An address comes from the tensor's place command, without one from its symbol.
     """
     places: dict[str, int] = {}
     for symbol in symbols:
@@ -265,7 +281,11 @@ def _places(
 def _parse(
     struct: Any, data: bytes, begin: int, what: str, end: int | None = None
 ) -> Container[Any]:
-    """Return the structure at a byte; ``end`` is the end of the command or file that holds it."""
+    """Return the structure that begins at byte ``begin``.
+
+    ``end`` is the end of the command that it belongs to, by default the end of the file. Raises
+    ValueError, with ``what``, if the structure reaches past ``end``.
+    """
     if end is None:
         end = len(data)
     size = struct.sizeof()
@@ -277,7 +297,7 @@ def _parse(
 
 
 def _commands(data: bytes, head: Any) -> Iterator[tuple[int, int, int]]:
-    """Yield code, first byte and the byte after each load command."""
+    """Yield for each load command its code, the byte at which it begins and the byte after it."""
     begin = HEAD.sizeof()
     limit = begin + head.commands_size
     if limit > len(data):
@@ -299,7 +319,8 @@ def _commands(data: bytes, head: Any) -> Iterator[tuple[int, int, int]]:
 
 
 def _apart(parts: list[tuple[int, int, str]], what: str) -> None:
-    """Raise ValueError if two parts (begin, end, name) overlap."""
+    """Raise ValueError if two of the parts (begin, end, name) overlap; ``what`` names their
+    unit."""
     filled = sorted(part for part in parts if part[1] > part[0])
     for (begin, end, before), (start, stop, name) in pairwise(filled):
         if start < end:
@@ -310,7 +331,10 @@ def _apart(parts: list[tuple[int, int, str]], what: str) -> None:
 
 
 def _segment(data: bytes, begin: int, end: int) -> tuple[tuple[int, int, str], list[Section]]:
-    """Return a segment's (first address, address after it, name), and its sections."""
+    """Return (first address, address after the end, name) of a segment, and its sections.
+
+    ``begin`` and ``end`` are the bytes of its command.
+    """
     head = _parse(SEGMENT_HEAD, data, begin, "segment", end)
     name = _name(head.name, f"segment at byte {begin:#x}")
     what = f"segment {name} at byte {begin:#x}"
@@ -440,7 +464,7 @@ def _symbols(data: bytes, begin: int, end: int) -> tuple[Symbol, ...]:
 
 
 def _inside(data: bytes, begin: int, size: int, what: str, got: str) -> None:
-    """Raise ValueError for bytes that reach past the end of the file."""
+    """Raise ValueError if ``size`` bytes from byte ``begin`` reach past the end of the file."""
     if begin + size > len(data):
         raise ValueError(
             f"{what}: got {got} from byte {begin:#x}, the file has {len(data):#x} bytes"
@@ -448,9 +472,9 @@ def _inside(data: bytes, begin: int, size: int, what: str, got: str) -> None:
 
 
 def _with_names(struct: Any, data: bytes, span: Span, kind: str, *names: str) -> Container[Any]:
-    """Return the structure of a command, with texts in place of the offsets of its names.
+    """Return the structure of a command; each offset in ``names`` is replaced by its text.
 
-    A name ends with a zero or with the command.
+    An offset counts from the command's begin; a text ends with a zero byte or with the command.
     """
     begin, end = span
     what = f"{kind} at byte {begin:#x}"

@@ -1,4 +1,7 @@
-"""Importers: compiled files, folders of them, and bare task lists with their coefficients."""
+"""Importers: compiled files (hwx), folders of them, and bare task lists with their coefficients.
+
+A bare task list is the tasks of H13 and then their coefficients, without a file around them.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +19,29 @@ from npulab.npus.kit import Capture, Job, first_bytes, read_bounded, refusing, u
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
 SUFFIX, BLOB = ".hwx", ".bin"
-# Number of the coefficients' base address in every file that was seen; a capture states only
-# another number.
+# The number of the coefficients' base address in every file that was seen. A capture states the
+# number in its parameters only if it is another number.
 USUAL_BAR = 1
-DEPTH = 3  # levels of folders below the given folder that are searched
+# Files are searched in the given folder and at most this many levels of folders below.
+DEPTH = 3
 TEXT, CONST = ("__TEXT", "__text"), ("__TEXT", "__const")
-# fields that say that a task reads coefficients: on H13, on H14 and later, and on H11
+# A task reads coefficients if this field is not 0: on H13, on H14 and later, on H11.
 KERNEL = ("Header.Header[9].KBE0", "KernelDMASrc.MasterConfig.MasterEnable", "Header.Header[6].KBE")
 
 
 def recognises(path: Path) -> bool:
-    """True for a compiled file, a bare task list, or a folder with such files, at most three
-    folders down."""
+    """Return true for a compiled file, a bare task list, or a folder that has one, at most three
+    levels down."""
     return next(_files(path), None) is not None
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """Return a capture per file.
+    """Return the capture of each compiled file and bare task list below a path, by its name.
 
-    If a compiled file is the only file of the NPU in its folder, its capture is named after the
-    folder and has the source network (``net.plist``) and weights of the folder. The name of any
-    other capture is that of the folder and of the file. Raises ValueError naming the file,
-    structure and byte offset for a broken file.
+    A compiled file that is the only ANE file of its folder is named after the folder, and its
+    capture also has the folder's source network (``net.plist``) and weights. Other captures are
+    named after folder and file. Raises ValueError, with file, structure and byte offset, for a
+    broken file.
     """
     files = list(_files(path))
     folders = Counter(file.parent for file, _ in files)
@@ -64,9 +68,10 @@ def read(path: Path) -> dict[str, Capture]:
 
 
 def compiled(data: bytes, name: str, where: str) -> Capture:
-    """Return the capture in the bytes of a compiled file.
+    """Return the capture of a compiled file, from the file's bytes.
 
-    Its parameters have the ``tensors``, and the ``coefficients_bar`` if that is not the usual 1.
+    Its parameters have ``tensors``, the file's tensors, and ``coefficients_bar``, the number of the
+    coefficients' base address, if that is not 1. Errors begin with ``where``.
     """
     found = hwx.read(data, where)
     if found.subtype not in CHIP_OF:
@@ -81,7 +86,7 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
     jobs = []
     for task in _listed(found, program, chip, where):
         jobs.append(Job.from_writes(block, task.job_writes, registers[block]))
-    # a tensor may have any name, also the two names that are added next
+    # Tensors come first: a tensor may be named "text" or "coefficients", which must win below.
     addresses = {}
     for tensor in found.tensors:
         if tensor.address is not None:
@@ -97,7 +102,7 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
     if bars and USUAL_BAR not in bars:
         parameters["coefficients_bar"] = bars[0]
     provenance, tool = "compiler", f"zin_ane_compiler {found.compiler}".strip()
-    # a file that npulab wrote must not pass for a compiler's
+    # npulab marks the files that it writes, so that they do not pass for files of a compiler.
     if MADE_BY in found.identity.split("\n"):
         provenance, tool = "simulated", MAKER
     return Capture(
@@ -128,8 +133,9 @@ def _program(found: hwx.Hwx, where: str) -> hwx.Program:
 
 
 def _listed(found: hwx.Hwx, program: hwx.Program, chip: str, where: str) -> list[tasks.Task]:
-    """Return the tasks in the list of a program; ValueError if the first task or their number is
-    not as the program states.
+    """Return the tasks of a program.
+
+    Raises ValueError if the first task or the number of tasks is not what the program states.
     """
     text = found.section(*TEXT)
     stated = f"{where}: program thread {program.name!r} at byte {program.at:#x}"
@@ -153,7 +159,10 @@ def _listed(found: hwx.Hwx, program: hwx.Program, chip: str, where: str) -> list
 
 
 def bare(data: bytes, name: str, where: str) -> Capture:
-    """Return the capture in a bare task list; its coefficients follow its last task."""
+    """Return the capture of a bare task list of H13, from its bytes.
+
+    Its coefficients follow the last task, at a multiple of 16 bytes.
+    """
     listed = tasks.read_list(data, where=where)
     registers = maps(USUAL_CHIP)
     jobs = [Job.from_writes("H13", task.job_writes, registers["H13"]) for task in listed]
@@ -173,7 +182,7 @@ def bare(data: bytes, name: str, where: str) -> Capture:
 
 
 def _uses_kernel(jobs: Sequence[Job], registers: Mapping[str, Any]) -> bool:
-    """True if a task reads coefficients."""
+    """Return true if at least one job reads coefficients."""
     for job in jobs:
         table = registers[job.block]
         for name in KERNEL:
@@ -196,8 +205,10 @@ def _described(tensor: hwx.Tensor) -> dict[str, Any]:
 
 
 def _files(path: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield files by name, the nearest first, and True for compiled files; their first bytes
-    decide."""
+    """Yield each compiled file and bare task list at or below a path, and true if it is compiled.
+
+    The first bytes of a file decide what it is. Files of upper folders come first, then by name.
+    """
     for file in _candidates(path):
         if file.is_file():
             begin = first_bytes(file, 4 * (tasks.H13.words + 3))

@@ -1,9 +1,8 @@
-"""From the words and bytes of a capture to the layer that it runs: one layer a task, linked by
-where results lie.
+"""Lifting: from the words and bytes of a capture to the layer that it runs.
 
-Tensors are found by base address and offset, or in L2 if a task leaves its result there for the
-next task. Copies of tensors into parts of one tensor are a concatenation. A field that changes the
-arithmetic in a way that no layer expresses is refused.
+Each task gives a layer. A task's source is the result that an earlier task wrote to the same base
+address and offset, or left in L2 for it. Tasks that copy tensors side by side into one tensor are
+a concatenation. A field that changes the arithmetic in a way that no layer expresses is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, Layer, 
 
 
 class TensorPlace(NamedTuple):
-    """A tensor in memory: number of its base address, byte from there, its sizes."""
+    """The place of a tensor in memory: ``offset`` bytes after base address number ``bar``."""
 
     bar: int
     offset: int
@@ -33,18 +32,17 @@ class TensorPlace(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The byte after it."""
+        """The byte after the tensor, counted from the base address."""
         return self.offset + self.surface.bytes
 
 
 @dataclass
 class Wiring:
-    """The layers found so far, and where their results lie.
+    """The layers found so far, and the places of their results.
 
-    A node is a value: number n from 0 on is the result of ``layers[n]``, -1 - n is that of
-    ``inputs[n]``. ``inputs`` are the base addresses of the network's inputs. ``sources`` has the
-    nodes that each layer reads. ``memory`` has the (place, node) of each result by base address,
-    ``shapes`` the sizes of nodes.
+    A node is the number of a tensor: n is the result of ``layers[n]``, -1 - n is input n, which
+    lies at base address ``inputs[n]``. ``sources`` has the nodes that each layer reads. ``memory``
+    has (place, node) of each result by base address, ``shapes`` the sizes of each node.
     """
 
     inputs: tuple[int, ...]
@@ -62,10 +60,11 @@ class Wiring:
 def resolve(
     wired: Wiring, place: TensorPlace | None, in_l2: int | None, task: int, surface: Surface
 ) -> int:
-    """Return the node that a task reads: from memory, or from L2 if ``place`` is None.
+    """Return the node that task number ``task`` reads.
 
-    ``in_l2`` is the node that the task before left in L2, ``surface`` the sizes that the task
-    expects. Raises ``Unsupported`` if no node, or one of other sizes, is there.
+    It lies at ``place`` in memory. If ``place`` is None, it is ``in_l2``, the node that the task
+    before left in L2. Raises ``Unsupported`` if there is no node of the sizes that the task reads,
+    which in L2 are those of ``surface``.
     """
     if place is None:
         if in_l2 is None or wired.shapes.get(in_l2, surface) != surface:
@@ -86,8 +85,9 @@ def resolve(
 
 
 def write(wired: Wiring, place: TensorPlace, node: int, task: int) -> None:
-    """Note that a task writes a node to a place; raise ``Unsupported`` if another result lies there
-    or the base address is that of an input.
+    """Add to ``wired.memory`` that a task writes a node to a place.
+
+    Raises ``Unsupported`` if an earlier result or an input lies there.
     """
     parts = wired.memory.setdefault(place.bar, [])
     for earlier, _ in parts:
@@ -102,10 +102,11 @@ def write(wired: Wiring, place: TensorPlace, node: int, task: int) -> None:
 
 
 def whole(wired: Wiring, bar: int, last: int | None, wanted: TensorPlace) -> tuple[int, Surface]:
-    """Return the node and the sizes of the results that tasks wrote at a base address.
+    """Return the node, and the sizes, of the tensor that results at a base address make up.
 
-    Several results must lie one after another: they become a ``Concat``. With ``last`` all results
-    count, otherwise only the results inside of ``wanted``.
+    If ``last`` is None, the results inside of ``wanted`` are taken, else all results at the base
+    address. Several results must lie one after another; a ``Concat`` of them is added to ``wired``.
+    Raises ``Unsupported`` for results that do not make up a tensor.
     """
     begin = 0
     chosen = sorted(wired.memory[bar], key=lambda part: part[0].offset)
@@ -132,8 +133,9 @@ def whole(wired: Wiring, bar: int, last: int | None, wanted: TensorPlace) -> tup
 
 
 def network(wired: Wiring, node: int) -> Layer | Network:
-    """Return the layer, or the network, whose result is ``node``; raise ``Unsupported`` if that is
-    not the last layer.
+    """Return the network of all layers, or the only layer.
+
+    Raises ``Unsupported`` if ``node``, the result of the tasks, is not that of the last layer.
     """
     if node != len(wired.layers) - 1:
         raise Unsupported(
@@ -143,7 +145,7 @@ def network(wired: Wiring, node: int) -> Layer | Network:
         layer, sources = wired.layers[0], wired.sources[0]
         if sources == tuple(range(-1, -1 - len(wired.inputs), -1)):
             return layer
-        # the order of two sources matters only to a difference and to a prescale of the first
+        # Exchanged sources give the same result, unless they are subtracted or one is prescaled.
         if (
             sources == (-2, -1)
             and isinstance(layer, Elementwise)
@@ -154,21 +156,26 @@ def network(wired: Wiring, node: int) -> Layer | Network:
     return Network(tuple(wired.layers), tuple(wired.sources))
 
 
-# fields of other generations have the same names, but no file confirms their meaning
+# Only H13 is lifted: fields of other generations have the same names, but no file confirms that
+# they mean the same.
 BLOCK = "H13"
 COEFFICIENT_BAR = 1
-NEURAL, PLANAR_TWO = 0, 3  # task types: neural engine, planar engine with two sources
-CONVOLUTION = 0  # value of NE.MACCfg.OpMode for a convolution
-SUBTRACTED = 3  # value of PE.Cfg.SecSrc if the second source is subtracted
+# Values of Common.Cfg.TaskType: neural engine, planar engine with two sources.
+NEURAL, PLANAR_TWO = 0, 3
+# The value of NE.MACCfg.OpMode for a convolution.
+CONVOLUTION = 0
+# The value of PE.Cfg.SecSrc if the second source is subtracted.
+SUBTRACTED = 3
 KINDS = {0: "add", 1: "multiply", 2: "maximum", 3: "minimum"}
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a task: ``layer`` (None for a copy) and the activation ``after`` it (None if
-    there is none).
+    """The work of one task.
 
-    ``sources`` and ``result`` are the places of tensors in memory; a tensor in L2 has None.
+    ``layer`` is None for a copy. ``after`` is the activation that the task applies to the layer's
+    result, None without one. ``sources`` and ``result`` are places in memory, None for a tensor in
+    L2; ``surface`` has the sizes of the result.
     """
 
     layer: Layer | None
@@ -179,13 +186,16 @@ class Work:
 
 
 def lift(capture: Capture) -> Lifted:
-    """Return the layer of a capture, its input and captured output.
+    """Return the layer of a capture, its input and its captured output.
 
-    Several tasks give a ``Network``, copies into one tensor a ``Concat``. Inputs have the order of
-    the capture's tensors, without tensors the order of their base addresses; several inputs make
-    ``x`` a tuple. Tensors come from the buffers ``input``, ``input1``, ...
-    and ``output``, None if a buffer is missing. Raises ``Unsupported`` naming task, field, got and
-    covered; ValueError for impossible coefficients, and for tensors that are cut short.
+    Several tasks give a ``Network``; tasks that copy tensors into one tensor give a ``Concat``.
+    Inputs are in the order of the capture's tensors, without tensors in that of their base
+    addresses. ``x`` is read from the buffer ``input``; it is a tuple if there are several inputs,
+    read from ``input``, ``input1``, .... The output is read from ``output``. ``x`` or output is
+    None if a buffer is missing.
+
+    Raises ``Unsupported``, with task, field, value and covered values, for a task that is not
+    covered. Raises ValueError for impossible coefficients and for tensors that are cut short.
     """
     works = [work_of(TaskValues.of(capture, task)) for task in range(len(capture.jobs))]
     wired = Wiring(input_bars(capture, works))
@@ -220,13 +230,17 @@ def lift(capture: Capture) -> Lifted:
 
 
 def extent(capture: Capture, lifted: Lifted) -> range:
-    """Return the bytes of the output's buffer that the tasks write, with the fill of each row."""
+    """Return the range of bytes of the buffer ``output`` that the tasks write, row fill
+    included."""
     assert lifted.output is not None
     return range(Surface(*lifted.output.shape).bytes)
 
 
 def raw(capture: Capture, task: int) -> dict[str, int]:
-    """Return the raw values of a task by full name, ``Common.InDim.Win``."""
+    """Return the raw values of a task by their full names, such as ``Common.InDim.Win``.
+
+    Raises ``Unsupported`` for a task that is not one of H13.
+    """
     job = capture.jobs[task]
     if job.block != BLOCK or BLOCK not in capture.maps:
         raise Unsupported(f"task {task}: got block {job.block}, covered is {BLOCK}")
@@ -235,7 +249,7 @@ def raw(capture: Capture, task: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class TaskValues:
-    """A task of a capture with its raw values ``v`` by full name."""
+    """A task of a capture; ``v`` has its raw values by their full names."""
 
     capture: Capture
     number: int
@@ -243,7 +257,7 @@ class TaskValues:
 
     @classmethod
     def of(cls, capture: Capture, number: int) -> TaskValues:
-        """Return a task of a capture by its number; raises as ``raw``."""
+        """Return task ``number``, counted from 0, of a capture; it must be a task of H13."""
         return cls(capture, number, raw(capture, number))
 
     @property
@@ -251,9 +265,9 @@ class TaskValues:
         return self.v["Common.Cfg.TaskType"] == NEURAL and self.v["NE.MACCfg.OpMode"] == CONVOLUTION
 
     def expect(self, allowed: str | Mapping[str, tuple[int, ...]]) -> None:
-        """Raise Unsupported for a field whose value is not allowed.
+        """Raise ``Unsupported`` for a field with a value that is not allowed.
 
-        ``allowed`` is the name of a case in ``expected.csv``, or the values by field.
+        ``allowed`` is the name of a case in ``expected.csv``, or the allowed values by field.
         """
         if isinstance(allowed, str):
             allowed = EXPECTED[allowed]
@@ -270,15 +284,18 @@ class TaskValues:
 
     @property
     def section(self) -> bytes:
-        """The bytes from the base address of the coefficients on."""
+        """The coefficient buffer; the places of the task's coefficients count from its first byte.
+
+        Raises ``Unsupported`` if the task reads none, or reads at another base address.
+        """
         bar = self.capture.parameters.get("coefficients_bar", COEFFICIENT_BAR)
         self.expect({"Header.Header[9].KBE0": (1,), "Header.Header[9].KBase0": (bar,)})
         return buffer_of(self.capture, "coefficients")
 
     @property
     def kernel(self) -> tuple[coefficients.Kernel, bytes, np.ndarray]:
-        """The kernel of a convolution, the section that holds it, and the places of its engines'
-        buffers there."""
+        """The kernel of a convolution, the coefficient buffer, and the places of the engines'
+        coefficients in it, as (offset, size) in bytes."""
         data = self.section
         try:
             return coefficients.from_registers(self.v), data, coefficients.places_of(self.v)
@@ -287,7 +304,10 @@ class TaskValues:
 
     @property
     def table(self) -> entries.Table:
-        """The activation table; every engine reads this table."""
+        """The activation table of the task, which every engine must read.
+
+        Raises ``Unsupported`` if engines read different tables.
+        """
         data, places = self.section, coefficients.places_of(self.v).tolist()
         end = max((at + size for at, size in places), default=0)
         if end > len(data):
@@ -305,7 +325,10 @@ class TaskValues:
 
 
 def work_of(task: TaskValues) -> Work:
-    """Return the work of one task, from its own words and coefficients."""
+    """Return the work of one task, from its words and coefficients alone.
+
+    Raises ``Unsupported`` for values of fields that no layer expresses.
+    """
     v = task.v
     task.expect("task")
     if not task.convolves:
@@ -333,7 +356,7 @@ def work_of(task: TaskValues) -> Work:
     sources = [_place_of(task, "source", source)]
     if v["Common.Cfg.TaskType"] == PLANAR_TWO:
         sources.append(_place_of(task, "source 2", source))
-        # -1 scales the first source, so that the second minus the first is computed
+        # The first source times -1 is added to the second: the second minus the first.
         subtracts = isinstance(layer, Elementwise) and layer.kind == "subtract"
         if subtracts and v["PE.PreScale.PreScale"] == MINUS_ONE:
             sources.reverse()
@@ -346,8 +369,11 @@ def _surface(v: Mapping[str, int], tensor: str) -> Surface:
 
 
 def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
-    """Return the numbers of the base addresses of the inputs, in the order of the capture's
-    tensors."""
+    """Return the numbers of the base addresses of the inputs, which are read before they are
+    written.
+
+    They are in the order of the capture's tensors; inputs that no tensor names follow by number.
+    """
     tensors = capture.parameters.get("tensors", ())
     named = [tensor["bar"] for tensor in tensors if tensor.get("kind") == "input"]
     written: set[int] = set()
@@ -381,7 +407,7 @@ def _planar(task: TaskValues, source: Surface) -> Layer:
 
 
 def _bypass(task: TaskValues, source: Surface) -> Layer | None:
-    """Return the layer of a neural task without a kernel; None for a copy."""
+    """Return the layer of a task of the neural engine without a convolution; None for a copy."""
     mode, prescale = task.v["NE.MACCfg.NonlinearMode"], half(task.v["NE.PostScale.PostScale"])
     task.expect("neural")
     task.expect("bypass")
@@ -397,7 +423,10 @@ def _bypass(task: TaskValues, source: Surface) -> Layer | None:
 
 
 def _convolution(task: TaskValues, source: Surface, result: Surface) -> tuple[Conv2D, Layer | None]:
-    """Return the convolution, and the activation after it if the task has a table for it."""
+    """Return the convolution of a task, and the activation that its table applies to the result.
+
+    The activation is None if the task has no table.
+    """
     v = task.v
     task.expect("neural")
     task.expect("convolution")
@@ -442,7 +471,8 @@ def _convolution(task: TaskValues, source: Surface, result: Surface) -> tuple[Co
             f"padding gives {layer.output_shape}"
         )
     groups = v["Common.GroupConvCfg.NumGroups"]
-    if groups > 1:  # the engines' buffers lie one after another
+    # A group follows the group before it in memory without a gap.
+    if groups > 1:
         task.expect(
             {
                 "TileDMASrc.GroupStride.Stride": (source.bytes // groups // UNIT,),
@@ -453,10 +483,10 @@ def _convolution(task: TaskValues, source: Surface, result: Surface) -> tuple[Co
 
 
 def _place_of(task: TaskValues, tensor: str, surface: Surface) -> TensorPlace | None:
-    """Return the place of a tensor in memory; None for a tensor in L2, which the task before left
-    there or this task leaves for the next.
+    """Return the place of a task's tensor in memory, None for a tensor in L2.
 
-    Raises Unsupported for strides that differ from planes of rows filled up to 64 bytes.
+    ``tensor`` is ``source``, ``source 2`` or ``result``. Raises ``Unsupported`` for strides other
+    than those of planes whose rows are filled up to 64 bytes.
     """
     fields = TENSORS[tensor]
     if not task.v[fields["valid"]]:
@@ -476,7 +506,7 @@ def _place_of(task: TaskValues, tensor: str, surface: Surface) -> TensorPlace | 
 
 
 def _inputs(capture: Capture, wired: Wiring) -> Any:
-    """Return the input, a tuple of several; None if a buffer is missing."""
+    """Return the input of a capture, a tuple if there are several, None if a buffer is missing."""
     tensors = []
     for number in range(len(wired.inputs)):
         name = f"input{number or ''}"

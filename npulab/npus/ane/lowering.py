@@ -1,8 +1,7 @@
-"""From a layer to the files of a compiler for H13: task words, coefficients, tensors, the compiled
-file.
+"""Lowering: from a layer to the capture that a compiler for H13 would give.
 
-A layer takes one task, a concatenation one task for each input; layers that compilers split into
-several tasks are refused.
+The capture has task words, coefficients, tensors and the compiled file. A layer takes one task, a
+concatenation one task for each input. Layers that compilers split into several tasks are refused.
 """
 
 from __future__ import annotations
@@ -48,16 +47,17 @@ from npulab.quant.layers import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableActivation(Activation):
-    """An activation whose ``outputs`` a known activation table gives."""
+    """An activation layer with the activation table that computes its ``outputs``."""
 
     table: entries.Table | None = None
 
 
 def table_of(layer: Activation, table: GivenTable = None) -> entries.Table:
-    """Return the activation table of a layer: the given table, its own, or the table of the
-    function that it names.
+    """Return the activation table of a layer.
 
-    Raises ValueError if there is no table, or if the table gives other outputs than the layer.
+    It is the given ``table``, else the table of a ``TableActivation``, else the table of the
+    function that has the layer's name. Raises ValueError if there is no table, or if the table
+    computes other outputs than the layer has.
     """
     if isinstance(table, bytes | bytearray):
         table = entries.decode(bytes(table))
@@ -75,8 +75,10 @@ def table_of(layer: Activation, table: GivenTable = None) -> entries.Table:
 
 
 def relu_outputs() -> np.ndarray:
-    """Return the output ``(65536,) float16`` of ReLU for every input code: +0 for inputs that are
-    not above 0, NaN for NaN."""
+    """Return the outputs ``(65536,) float16`` of ReLU, by the 16 bits of the input.
+
+    An input that is not above 0 gives +0, NaN gives NaN.
+    """
     codes = np.arange(2**16, dtype=np.uint16).view(np.float16)
     return np.where((codes > 0) | np.isnan(codes), codes, np.float16(0))
 
@@ -84,16 +86,15 @@ def relu_outputs() -> np.ndarray:
 def activation(
     table: entries.Table, shape: tuple[int, int, int], prescale: float = 1.0
 ) -> TableActivation:
-    """Return the layer of a table, named after its function if that is known, else by its kind."""
+    """Return the activation layer of a table; ``name_of`` gives its name."""
     return TableActivation(shape, tables.outputs(table), name_of(table), prescale, table=table)
 
 
 def name_of(table: entries.Table) -> str:
-    """Return the name of the known function whose table is nearest.
+    """Return the name of the function in ``functions.FITS`` whose table is nearest to ``table``.
 
-    Its table must have the same kind, symmetry and step, and every knot must differ by less than
-    2**-6; tables without knots must be equal. If there is no such function, the name is "table"
-    and the kind.
+    The two tables have the same kind, symmetry and step, and knots that differ by less than 2**-6;
+    without knots they are equal. If no function has such a table, the name is "table" and the kind.
     """
     near, best = 2.0**-6, f"table {table.kind_name}"
     for name, known in _fits().items():
@@ -109,8 +110,9 @@ def _fits() -> dict[str, entries.Table]:
 
 
 def _distance(a: entries.Table, b: entries.Table) -> float:
-    """Return the largest distance between knots of two tables; infinite for tables of different
-    form.
+    """Return the largest difference between the knots of two tables.
+
+    It is infinite if kind, symmetry or step differ, and for different tables without knots.
     """
     if (a.kind, a.symmetry, a.step_exponent) != (b.kind, b.symmetry, b.step_exponent):
         return np.inf
@@ -125,11 +127,13 @@ def refused(why: str) -> ValueError:
 
 Planned = Conv2D | Elementwise | Activation | Concat
 Single = Planned | FullyConnected
-# Base address of the first tensor; 0 is the tasks, 1 the coefficients, 2 and 3 results between
-# tasks.
+# Numbers of base addresses: 0 is the tasks, 1 the coefficients, 2 and 3 results between tasks;
+# tensors begin here.
 FIRST_BAR = 4
-FLOAT16 = 5  # code of float16 as a tensor's element type
-MOST_SIDE, MOST_CHANNELS = 2**15 - 1, 2**17 - 1  # largest values of the fields Win and Cin
+# The code of float16 as a tensor's element type.
+FLOAT16 = 5
+# The largest values of the fields Win and Cin.
+MOST_SIDE, MOST_CHANNELS = 2**15 - 1, 2**17 - 1
 RELU, TABLE = 1, 2
 PLANAR_OPS = {
     "add": 0,
@@ -143,14 +147,16 @@ PLANAR_OPS = {
 ABS, SUBTRACT = 1, 3
 ONE, MINUS_ONE = 0x3C00, 0xBC00
 EXACT_KINDS = ("sqrt", "rsqrt", "inv", "log2")
-Bars = Sequence[int]  # numbers of base addresses, by tensor
+# The number of the base address of each tensor.
+Bars = Sequence[int]
 Surfaces = Sequence[Surface]
-GivenTable = entries.Table | bytes | None  # bytes: the 128 of a file
+# An activation table, or its 128 bytes.
+GivenTable = entries.Table | bytes | None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The tasks of a layer and the coefficients that they read."""
+    """The tasks (``steps``) of a layer and the coefficients (``constants``) that they read."""
 
     steps: tuple[TaskStep, ...]
     constants: bytes | None = None
@@ -165,17 +171,17 @@ def lower(
     table: GivenTable = None,
     names: Sequence[str] = (),
 ) -> Capture:
-    """Return a layer as a compiler would write it: jobs, words, coefficients, tensors, the compiled
-    file and, with ``x``, the inputs.
+    """Return the capture that a compiler would give for a layer, with the compiled file.
 
-    A ``Network`` of a convolution and an activation after it is one task. ``x`` is ``(H, W, C)
-    float16``, a tuple of them for layers of several inputs. ``compiler`` is one of
-    ``words.HABITS``, the differences between versions. ``table`` are the 128 bytes of an
-    activation, by default those of the layer, or of the function that has its name. ``names`` are
-    those of the input tensors and, last, the output. Raises ``Unsupported`` for another chip.
-    Raises ValueError naming the property for an unknown compiler, wrong inputs or names, and for
-    layers that no file shows, such as quantized types, broadcasting, constants that are not fp16,
-    and more work than one task takes.
+    A ``Network`` of a convolution and an activation after it becomes one task. ``x`` is the input
+    ``(H, W, C) float16``, a tuple for a layer of several inputs. ``compiler`` is a version in
+    ``words.HABITS``. ``table`` is the activation table or its 128 bytes, by default the layer's
+    own, else the table of the function with its name. ``names`` are the names of the input tensors,
+    then that of the output.
+
+    Raises ``Unsupported`` for a chip other than h13. Raises ValueError, with the property, for an
+    unknown compiler, wrong inputs or names, and for layers of which no compiled file is known:
+    quantized types, broadcasting, constants that are not fp16, more work than one task takes.
     """
     refuse_if(chip != USUAL_CHIP, "chip", f"{chip!r}", f"is {USUAL_CHIP}", Unsupported)
     refuse_if(compiler not in HABITS, "compiler", f"{compiler!r}", f"is one of {', '.join(HABITS)}")
@@ -218,10 +224,10 @@ def lower(
 
 
 def names_of(layer: Single, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a layer's inputs and output: the given names, or ``input``, ``input1``,
-    ..., ``output``.
+    """Return the names of a layer's inputs, then of its output.
 
-    Raises ValueError if two names are equal, one is empty, or there are more or fewer than tensors.
+    Without ``names`` they are ``input``, ``input1``, ..., ``output``. Raises ValueError for equal
+    or empty names, and for another number of names than tensors.
     """
     count = len(input_shapes(layer))
     if not names:
@@ -242,11 +248,10 @@ def planned(
     table: GivenTable,
     after: Activation | None,
 ) -> Plan:
-    """Return the tasks of a layer.
+    """Return the tasks of a layer, with their coefficients.
 
-    ``bars`` are the numbers of the base addresses of its inputs and, last, of its output.
-
-    ``after`` is the activation that the task of a convolution computes with a table.
+    ``shapes`` are the sizes of its inputs, ``bars`` the numbers of the base addresses of inputs and
+    output. ``after`` is an activation that the task of a convolution applies with a table.
     """
     if isinstance(layer, Conv2D):
         of_after = None
@@ -261,9 +266,10 @@ def planned(
 
 
 def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
-    """Return the convolution and the activation after it that one task takes together.
+    """Return the convolution and the activation of a network that fits into one task.
 
-    Raises ValueError for other networks.
+    ReLU becomes the convolution's own activation, and the second value is None. Raises ValueError
+    for a network that is not a convolution and an activation after it.
     """
     first, after = layer.layers[0], layer.layers[-1]
     if (
@@ -276,7 +282,7 @@ def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
     ):
         raise refused(
             f"got {layer!r}, allowed are a Conv2D without activation and, after it, an Activation "
-            "without prescale; how compilers link tasks is not known"
+            "without prescale; how compilers link tasks of other networks is not known"
         )
     if _is_relu(after):
         return replace(first, activation="relu"), None
@@ -288,7 +294,8 @@ def _is_relu(layer: Activation) -> bool:
 
 
 def as_convolution(layer: FullyConnected) -> Conv2D:
-    """Return a fully connected layer as a 1x1 convolution; ValueError for quantized layers."""
+    """Return a fully connected layer as a 1x1 convolution; raise ValueError unless it is
+    float16."""
     if layer.dtype != "float16":
         raise refused(f"got {layer!r}, allowed is a layer of float16")
     return as_1x1(layer)
@@ -357,7 +364,8 @@ def _activation(layer: Activation, source: Surface, bars: Bars, table: GivenTabl
     engines = min(ENGINES, source.channels)
     step = replace(
         step,
-        engines=((0, len(data)),) * engines,  # all engines read the same table
+        # Every engine reads the same table, at offset 0.
+        engines=((0, len(data)),) * engines,
         table=True,
         exact=found.kind_name in EXACT_KINDS,
         fields=fields,
@@ -412,8 +420,9 @@ def _concat(layer: Concat, shapes: Surfaces, bars: Bars) -> Plan:
 
 
 def _bars(names: Sequence[str], habits: Habits) -> tuple[int, ...]:
-    """Return the number of the base address of each tensor, as the compiler numbers them; the last
-    name is that of the output.
+    """Return the number of the base address of each tensor, as the compiler numbers them.
+
+    ``names`` are the names of the inputs, then of the output.
     """
     if habits.sorted_names:
         in_order = sorted(names)
@@ -432,7 +441,10 @@ def _addresses(
     surfaces: Surfaces,
     habits: Habits,
 ) -> dict[str, int]:
-    """Return addresses by name: tasks, coefficients, inputs by base address, output."""
+    """Return the addresses by name: ``text`` (the tasks), ``coefficients``, and each tensor.
+
+    Inputs follow each other in the order of their base addresses; the output is the last.
+    """
     size = slots[-2] + WORD_BYTES * words_in(plan.steps[-1], habits)
     constants = TEXT_AT + up(size, COEFFICIENT_ALIGN)
     where = {"text": TEXT_AT}
@@ -447,7 +459,7 @@ def _addresses(
 
 
 def _tensors(names: Sequence[str], bars: Bars, surfaces: Surfaces) -> list[dict[str, Any]]:
-    """Return the tensors as the importer states them, the output last."""
+    """Return the description of each tensor as the importer gives it, that of the output last."""
     tensors = []
     for name, bar, surface in zip(names, bars, surfaces, strict=True):
         size = surface.bytes
@@ -462,8 +474,9 @@ def _tensors(names: Sequence[str], bars: Bars, surfaces: Surfaces) -> list[dict[
 
 
 def _inputs(layer: Single, x: Any) -> list[np.ndarray]:
-    """Return the input tensors; ValueError if their number, shapes or types are not as the layer
-    takes them.
+    """Return the input tensors of a layer as a list.
+
+    Raises ValueError for another number, shape or type than the layer has.
     """
     shapes = input_shapes(layer)
     if len(shapes) == 1 or not isinstance(x, tuple | list):
@@ -486,9 +499,7 @@ def _surface(shape: tuple[int, ...]) -> Surface:
 
 
 def _half(name: str, value: Any) -> int:
-    """Return the 16 bits of a constant; raises ValueError for a constant that is not an fp16
-    number.
-    """
+    """Return the 16 bits of a constant as fp16; raise ValueError unless it is one fp16 number."""
     refuse_if(np.ndim(value), name, "one for each channel", "is one number", refused)
     with np.errstate(over="ignore"):
         half = np.float16(value)

@@ -1,8 +1,9 @@
-"""Tensors between arrays and memory: rows of fp16 filled up to 64 bytes, a plane for each channel.
+"""Tensors packed to and unpacked from memory: a plane for each channel, rows filled to 64 bytes.
 
-An IOSurface of a MIL program holds a tensor [1, C, 1, S] of fp16: one row for each channel. If S
-is a multiple of 32 there are no gaps, and the bytes are those of the array (C, S). Source: tensor
-commands and stabs of hwx files of four compiler versions; maderix/ANE (io_write_fp16_at, io_copy).
+An IOSurface of a MIL program has a tensor [1, C, 1, S] of fp16: one row of S elements for each of C
+channels. If S is a multiple of 32, rows have no fill, and the bytes are those of the array (C, S).
+Source: tensor commands and symbols of types in hwx files of four compiler versions; maderix/ANE
+(io_write_fp16_at, io_copy).
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from numpy import ndarray as Array
 from npulab.layout import Layout, planar
 from npulab.npus.kit import one_of, refuse_if, up
 
-UNIT = 64  # bytes: the unit of strides in memory
+# Registers count strides in memory in units of this many bytes.
+UNIT = 64
 HALF = 2
 MOST_BYTES = 2**26
 AXES = {"channels": 0, "columns": 1}
 
 
 class Surface(NamedTuple):
-    """A tensor in memory: its sizes, and the bytes between rows and channels that follow from them.
+    """The sizes of a tensor in memory, from which the bytes between rows and channels follow.
+
+    A row is filled up to a multiple of ``align`` bytes.
 
     >>> Surface(2, 33, 3).row, Surface(2, 33, 3).bytes
     (128, 768)
@@ -32,45 +36,45 @@ class Surface(NamedTuple):
     height: int
     width: int
     channels: int
-    align: int = UNIT  # bytes that rows are filled up to
+    align: int = UNIT
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(H, W, C)."""
+        """The shape (H, W, C)."""
         return self[:3]
 
     @property
     def layout(self) -> Layout:
-        """Where the elements lie: planes of rows."""
+        """The layout of the elements: float16, a plane for each channel, rows filled."""
         return planar(self.shape, dtype="float16", row_align=self.align)
 
     @property
     def row(self) -> int:
-        """Bytes between rows."""
+        """The bytes from a row to the next row."""
         return up(HALF * self.width, self.align)
 
     @property
     def plane(self) -> int:
-        """Bytes between channels."""
+        """The bytes from a channel to the next channel."""
         return self.row * self.height
 
     @property
     def bytes(self) -> int:
-        """Bytes of all planes."""
+        """The bytes of all planes, with the fill of the last row."""
         return self.plane * self.channels
 
     @property
     def span(self) -> int:
-        """Bytes up to the last element."""
+        """The bytes up to the end of the last element, without the fill of the last row."""
         return self.bytes - self.row + HALF * self.width
 
 
 def pack(tensor: Array, rows: bool = True) -> bytes:
-    """Return a tensor ``(H, W, C)``, or ``(C, S)`` of an IOSurface, as memory holds it: planes of
-    rows of fp16 (rounded half to even, infinite beyond 65504), zeros after each row; little-endian.
+    """Return the bytes of a tensor ``(H, W, C)``, or ``(C, S)`` for an IOSurface, in memory.
 
-    ``rows=False`` leaves out the gaps after rows, as maderix/ANE copies and allocates (C * S * 2
-    bytes), which is the same if S is a multiple of 32. Raises ValueError for another rank.
+    Elements are rounded to fp16 (half to even, infinite beyond 65504), little-endian; rows are
+    filled with zeros up to 64 bytes. ``rows=False`` leaves out this fill, as maderix/ANE does (C *
+    S * 2 bytes). Raises ValueError for another number of axes.
 
     >>> pack(np.full((1, 1, 2), 2, np.float16))[64:66].hex()
     '0040'
@@ -95,11 +99,11 @@ def pack(tensor: Array, rows: bool = True) -> bytes:
 
 
 def unpack(data: bytes, surface: Surface, what: str = "tensor") -> Array:
-    """Return the tensor ``(H, W, C) float16`` of bytes; bytes between rows are left alone.
+    """Return the tensor ``(H, W, C) float16`` that bytes of memory have.
 
-    Bytes after the last element may be missing, and bytes after the last plane are left alone.
-    Raises ValueError naming ``what`` if the last element is missing, and for a tensor of more than
-    2**26 bytes.
+    The fill of rows and bytes after the last plane are ignored; the fill of the last row may be
+    missing. Raises ValueError, with ``what``, if elements are missing, and for a tensor of more
+    than 2**26 bytes.
     """
     if len(data) < surface.span or surface.bytes > MOST_BYTES:
         raise ValueError(
@@ -111,12 +115,11 @@ def unpack(data: bytes, surface: Surface, what: str = "tensor") -> Array:
 
 
 def join(tensors: Sequence[Array], axis: str = "columns") -> Array:
-    """Return several arrays ``(C, S)`` as one input: side by side along the ``columns``, or one
-    after the other along the ``channels``.
+    """Return several arrays ``(C, S)`` joined along the axis ``columns`` or ``channels``.
 
-    maderix/ANE gives a backward kernel its taps along the channels (``concat`` of axis 1), and
-    activations with their weights along the columns. Raises ValueError for arrays that differ
-    along the other axis.
+    maderix/ANE joins the taps that a backward kernel reads along the channels, and activations and
+    their weights along the columns. Raises ValueError for arrays that differ along the axis that is
+    not joined.
 
     >>> join([np.zeros((4, 2)), np.ones((4, 3))]).shape
     (4, 5)
@@ -135,9 +138,9 @@ def join(tensors: Sequence[Array], axis: str = "columns") -> Array:
 
 
 def split(tensor: Array, sizes: Sequence[int], axis: str = "columns") -> list[Array]:
-    """Return the arrays that ``join`` put together, by their sizes along the axis.
+    """Return the arrays that ``join`` joined, given their sizes along the axis.
 
-    Raises ValueError if the sizes do not add up to the array's.
+    Raises ValueError if the sizes do not add up to the size of ``tensor``.
 
     >>> [part.shape for part in split(np.zeros((4, 5)), [2, 3])]
     [(4, 2), (4, 3)]

@@ -1,4 +1,4 @@
-"""MIL programs as files: list and check them, and find known quirks in them."""
+"""Files of MIL programs: their operations listed, checked, and compared with known quirks."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from npulab.support.text import Row, plural
 START = re.compile(r"(?:\s++|//[^\n]*+\n)*+program\s*+\(")
 LINE = re.compile(r"line (\d+)")
 MOST_TEXT, MOST_WEIGHTS = 2**23, 2**28
-BESIDE = "@model_path/"  # stands for the program's folder in the paths of weight files
+# In the paths of weight files, this text stands for the program's folder.
+BESIDE = "@model_path/"
 LOOK = 2**16
 MOST_SHOWN = 60
 
 
 def recognises(path: Path) -> bool:
-    """True if a text begins as a MIL program, after comments."""
+    """Return true if a file begins with a MIL program; comments may stand before it."""
     return START.match(head_of(path, LOOK)) is not None
 
 
 @refusing()
 def list_program(path: Path) -> Document:
-    """Return a MIL program as a document: its functions, their operations, and findings.
+    """Return the document of a MIL file: its functions, their operations, and findings.
 
-    An operation that is not understood, a quirk of the ANE, and weight files that are not in the
-    program's folder are notes; names, types and shapes that do not go together are an error. Raises
-    ValueError with file, line and column for a text that is not MIL.
+    Wrong names, types or shapes are a finding that is an error. Operations without a rule, quirks
+    of the ANE, and weight files that are not in the program's folder are findings that are notes.
+    Raises ValueError, with file, line and column, for a text that is not MIL.
     """
     text = text_of(read_bounded(path, MOST_TEXT), path)
     with refusing(path):
@@ -124,7 +125,10 @@ def _operations(program: Program) -> Iterator[Operation]:
 
 
 def _weights(path: Path, program: Program) -> tuple[dict[str, bytes], list[str]]:
-    """Return the weight files in the program's folder, and the names of the missing files."""
+    """Return the bytes of the weight files by their path in the program, and the missing paths.
+
+    A path outside of the program's folder counts as missing.
+    """
     names: dict[str, None] = {}
     for operation in _operations(program):
         for _, value in (*operation.attributes, *operation.arguments):

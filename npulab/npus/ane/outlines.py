@@ -1,6 +1,6 @@
-"""Coefficients of a capture encoded again and explained bit by bit, and the outline of its layer.
+"""The coefficients of a capture encoded again and explained bit by bit, and the layer's outline.
 
-An outline is a few numbers of a layer by name, such as its output channels and its kernel.
+An outline is a few numbers of a layer by name, such as its output channels and its kernel sizes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from npulab.quant.layers import Conv2D, Layer, Network
 SLOTS = [*4 * ["limit"], *33 * ["knot"], *4 * ["line"], "step", "mode", *21 * ["fill"]]
 FIRST_KNOT = SLOTS.index("knot")
 CONVOLUTION = ("input channels", "kernel_h", "kernel_w", "stride_h", "stride_w")
-KERNEL = ("Kh", "Kw", "Sy", "Sx")  # fields of ConvCfg
+# The fields of Common.ConvCfg for the names of CONVOLUTION, without "input channels".
+KERNEL = ("Kh", "Kw", "Sy", "Sx")
 
 
 def recode(capture: Capture) -> bytes:
-    """Return the coefficient buffer with every kernel and activation table decoded and encoded
-    again; all other bytes are 0.
+    """Return the coefficient buffer again: every kernel and table is decoded and encoded.
 
-    Raises ``Unsupported`` and ValueError as ``lift`` does, and for a capture without coefficients.
+    All other bytes are 0. Raises ValueError for a capture without coefficients; raises
+    ``Unsupported`` and ValueError for tasks that ``lift`` refuses.
     """
     out = bytearray(len(buffer_of(capture, "coefficients")))
     for task in _users(capture):
@@ -52,9 +53,9 @@ def recode(capture: Capture) -> bytes:
 def explain(capture: Capture) -> list[Item]:
     """Return an item for every run of bits of the coefficient buffer, in order.
 
-    Kinds are those of ``coefficients.explain`` (bias, weight, count, mask, fill), and for an
-    activation table limit, knot, line, step and mode; bytes that no task reads are fill. Raises as
-    ``recode``.
+    Kinds of kernels are those of ``coefficients.explain`` (bias, weight, table, count, mask, fill).
+    The kinds of a task's activation table are limit, knot, line, step, mode and fill. Bytes that no
+    task reads are fill. Raises the errors of ``recode``.
     """
     items: list[Item] = []
     tables: set[int] = set()
@@ -70,13 +71,13 @@ def explain(capture: Capture) -> list[Item]:
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
-    """Return the outline of a capture or layer: ``outputs`` (elements of the output) and
-    ``channels`` (of the output); for a convolution also the names in ``CONVOLUTION``.
+    """Return the outline of a capture or layer, as numbers by name.
 
-    The outline of a capture comes from the words of its last task alone. It has no numbers of a
-    convolution if that task also applies an activation table. The outline is empty for a layer that
-    is not float16, and for a capture whose last task is not one of H13. The outline of a network is
-    that of its last layer.
+    ``outputs`` is the number of output elements, ``channels`` that of output channels; a
+    convolution also has the names in ``CONVOLUTION``. A capture's outline is read from the words of
+    its last task, without the names in ``CONVOLUTION`` if the task applies an activation table. A
+    network's outline is that of its last layer. The outline is empty for a layer that is not
+    float16, and for a capture whose last task is not one of H13.
     """
     if isinstance(subject, Capture):
         return _of_words(subject)
@@ -100,7 +101,8 @@ def _of_words(capture: Capture) -> dict[str, Any]:
     groups = v["Common.GroupConvCfg.NumGroups"]
     channels = groups * v["Common.Cout.Cout"]
     plane = v["TileDMADst.PlaneStride.PlaneStride"]
-    if plane:  # the task may write a part of a larger result
+    # The task may write only some channels of the output: its depth stride counts all channels.
+    if plane:
         channels = v["TileDMADst.DepthStride.DepthStride"] // plane
     out = {
         "outputs": channels * v["Common.OutDim.Hout"] * v["Common.OutDim.Wout"],
@@ -115,7 +117,7 @@ def _of_words(capture: Capture) -> dict[str, Any]:
 def _users(capture: Capture) -> Iterator[TaskValues]:
     """Yield the tasks of the neural engine that read coefficients.
 
-    Raises ``Unsupported`` for such a task with neither a convolution nor an activation table.
+    Raises ``Unsupported`` if a task reads coefficients without a convolution or activation table.
     """
     for number in range(len(capture.jobs)):
         task = TaskValues.of(capture, number)
@@ -139,14 +141,15 @@ def _slots(data: bytes, begin: int) -> Iterator[Item]:
 
 
 def _filled(items: list[Item], end: int) -> Iterator[Item]:
-    """Yield the items in order, without repetitions, and items of kind fill for the bits up to
-    ``end`` that no item has.
+    """Yield the items, and items of kind fill for all other bits up to bit ``end``.
+
+    ``items`` are in order of their bits; an item that overlaps an earlier item is left out.
     """
     place = 0
     for item in [*items, Item(end, 0, "fill")]:
         if item.bit > place:
             yield Item(place, item.bit - place, "fill")
-        # two tasks may read the same coefficients
+        # Two tasks may read the same coefficients; their items are yielded once.
         if item.bit >= place and item.bits:
             yield item
             place = item.bit + item.bits

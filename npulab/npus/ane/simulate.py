@@ -1,8 +1,8 @@
 """The simulated device: from words and bytes to output bytes, task by task.
 
-It shares only the tables and the kit with lift and emulation, so that its agreement with them
-means something. Sums are taken in float64 and rounded to float16 once, as the result leaves the
-unit; the order and width in which the hardware sums are not known.
+It shares no code with ``lift`` and ``emulate`` except tables and kit, so its agreement with them is
+evidence. Sums are computed in float64; a task's result is rounded to float16 once. The order and
+the width in which the hardware adds are not known.
 """
 
 from __future__ import annotations
@@ -20,42 +20,51 @@ from npulab.npus.kit import Capture, Hang, Unsupported, ceil_div, half, up
 from npulab.npus.kit.fields import expect, hang_if, values_of
 
 HALF = np.dtype("<f2")
-ALIGN = 64  # bytes: the unit of strides, bases and sizes
-# Codes of where a tensor is read or written: memory, from task to next task, L2.
+# Registers count strides, offsets and sizes in units of this many bytes.
+ALIGN = 64
+# Codes of the place of a source or result: memory, handed from a task to the next task, L2.
 DMA, CHAINED, RESIDENT = 2, 3, 0
 BYPASS = 4
 RELU, TABLE = 1, 2
-NE, PE_BINARY, PE_REDUCE = 0, 3, 5  # the types of tasks that are simulated
+# Types of tasks: neural engine, planar engine with two sources, planar engine that reduces rows.
+NE, PE_BINARY, PE_REDUCE = 0, 3, 5
 OPERATIONS = (np.add, np.multiply, np.maximum, np.minimum)
-SUBTRACT = 3  # the value of PE.Cfg.SecSrc if the second source is subtracted
-MOST = 2**23  # most elements of a tensor, so that a broken size takes at most 64 MiB
+# The value of PE.Cfg.SecSrc if the second source is subtracted.
+SUBTRACT = 3
+# A tensor has at most this many elements, so that a broken size takes at most 64 MiB.
+MOST = 2**23
 
 TABLE_BYTES = 128
-# A mask has bits for at least this many lanes (outputs up to 8 x 8, larger).
+# The masks of a sparse kernel have bits for at least this many lanes: for outputs of at most 8 x 8
+# pixels, and for larger outputs.
 SMALL_LANES, LANES = 4, 2
 
 Values = Mapping[str, int]
-Weight = tuple[float, int, int, int]  # value, input channel of its group, row, column of the kernel
+# The value of a weight, its input channel in the group, its row and its column in the kernel.
+Weight = tuple[float, int, int, int]
 
 
 @dataclass
 class Memory:
-    """Bytes by the number of their base address, and tensors that tasks leave in the chip.
+    """Bytes in memory, and tensors that tasks leave in the chip.
 
-    ``given`` are inputs and coefficients, ``written`` results. ``chained`` is the tensor that the
-    task before hands on to the next task; None if it hands on nothing.
+    ``given`` has the bytes of inputs and coefficients, ``written`` those of results, ``names`` the
+    names of the capture's buffers, each by the number of the base address. ``resident`` has the
+    tensors in L2 by their address in it. ``chained`` is the tensor that a task hands to the next
+    task, None without one. ``last`` is the number of the base address that was written last.
     """
 
     given: dict[int, bytes]
-    names: dict[int, str]  # the capture's buffer at each base address
+    names: dict[int, str]
     written: dict[int, Array] = field(default_factory=dict)
-    resident: dict[int, Array] = field(default_factory=dict)  # tensors in L2 by their address there
+    resident: dict[int, Array] = field(default_factory=dict)
     chained: Array | None = None
-    last: int = -1  # number of the base address that was written last
+    last: int = -1
 
     def read(self, bar: int, places: Array) -> Array:
-        """Return the float16 numbers at these bytes, counted from a base address; raises Hang for a
-        base without bytes and for places past their end.
+        """Return the float16 numbers at ``places``, byte offsets from base address number ``bar``.
+
+        Raises Hang if the base address has no bytes, or if a place is past their end.
         """
         content = self.written.get(bar, self.given.get(bar))
         if content is None:
@@ -69,8 +78,9 @@ class Memory:
         return data[: len(data) // 2 * 2].view(HALF)[places // 2]
 
     def write(self, bar: int, places: Array, values: Array) -> None:
-        """Set the float16 numbers at these bytes, counted from a base address; bytes between them
-        that nothing has written become 0.
+        """Write float16 numbers at ``places``, byte offsets from base address number ``bar``.
+
+        Bytes before the last place that no task has written are 0.
         """
         end = int(places.max(initial=0)) + HALF.itemsize
         old = self.written.get(bar, np.zeros(0, np.uint8))
@@ -81,12 +91,13 @@ class Memory:
 
 
 def simulate(capture: Capture) -> bytes:
-    """Run the capture's tasks in order and return the bytes of the output.
+    """Run the capture's tasks in order; return the bytes at the base address written last.
 
-    Inputs are the buffers ``input``, ``input1``, ... in the order of the capture's tensors; without
-    tensors, in the order of the bases that tasks read and no task writes. Raises Hang with the
-    reason for what the simulated device does not survive, such as reads of bytes that nothing has
-    written and sizes that do not go together; Unsupported for fields that are not understood.
+    The buffers ``input``, ``input1``, ... belong to the capture's input tensors in their order;
+    without tensors, to the base addresses that tasks read and no task writes, by number. Raises
+    ``Hang``, with the reason, if the simulated device cannot go on: it reads bytes that nothing has
+    written, or sizes contradict each other. Raises ``Unsupported`` for values of fields that it
+    does not know.
     """
     blocks = {job.block for job in capture.jobs}
     if blocks != {"H13"}:
@@ -108,7 +119,7 @@ def simulate(capture: Capture) -> bytes:
 
 
 def _inputs(capture: Capture, tasks: list[Values]) -> dict[int, str]:
-    """Return the names of the buffers that hold inputs, by the number of the base."""
+    """Return the name of the buffer of each input, by the number of its base address."""
     tensors = capture.parameters.get("tensors", ())
     bars = [tensor["bar"] for tensor in tensors if tensor["kind"] == "input"]
     if not bars:
@@ -134,7 +145,7 @@ def _bytes_at_bases(
 
 
 def _run(v: Values, memory: Memory) -> None:
-    """Run a task; raises Hang and Unsupported as ``simulate``."""
+    """Run one task with raw values ``v``; raise the errors of ``simulate``."""
     hang_if(0 in (*_sizes(v, "source"), *_sizes(v, "result")), "a size is 0")
     _understood(v, "device")
     x = _source(v, memory).astype(np.float64)
@@ -148,16 +159,16 @@ def _run(v: Values, memory: Memory) -> None:
 
 
 def _sizes(v: Values, tensor: str) -> tuple[int, ...]:
-    """Return groups, channels, rows and columns of a tensor."""
+    """Return the numbers of groups, channels of a group, rows and columns of a task's tensor."""
     return tuple(v[TENSORS[tensor][size]] for size in SIZES)
 
 
 def _source(v: Values, memory: Memory) -> Array:
-    """Return the first source ``(groups, C, H, W)``."""
+    """Return a task's first source ``(groups, C, H, W)``, from memory, from L2 or handed on."""
     kind = v["L2.SourceCfg.SourceType"]
     if kind == CHAINED:
         if memory.chained is None:
-            raise Hang("its source is the result of the task before, which hands on nothing")
+            raise Hang("the source is the result of the task before, which hands on nothing")
         return memory.chained
     if kind == RESIDENT:
         return _left(memory, v["L2.SourceBase.Addr"], v["Common.PECfg.Src1Broadcast"])
@@ -166,12 +177,13 @@ def _source(v: Values, memory: Memory) -> Array:
 
 
 def _left(memory: Memory, place: int, broadcast: int) -> Array:
-    """Return the tensor that an earlier task left in L2.
+    """Return the tensor that an earlier task left in L2 at address ``place``.
 
-    A tensor that is broadcast has one number for each row, as a reduction of rows leaves it.
+    If ``broadcast`` is not 0, the tensor has one number a row (a reduction left it) and is returned
+    with an axis of size 1 along which it is broadcast.
     """
     if place not in memory.resident:
-        raise Hang(f"its source lies in L2 at {16 * place:#x}, where no task left anything")
+        raise Hang(f"the source is in L2 at byte {16 * place:#x}, where no task left a tensor")
     tensor = memory.resident[place]
     if not broadcast:
         return tensor
@@ -181,15 +193,16 @@ def _left(memory: Memory, place: int, broadcast: int) -> Array:
 
 
 def _base(v: Values, tensor: str) -> int:
-    """Return the number of the base address of a tensor."""
+    """Return the number of a tensor's base address; raise Hang if its valid bit is not set."""
     fields = TENSORS[tensor]
     hang_if(not v[fields["valid"]], f"{fields['bar'].removeprefix('Header.')} is not valid")
     return v[fields["bar"]]
 
 
 def _places(v: Values, tensor: str, shape: tuple[int, ...]) -> Array:
-    """Return the bytes, counted from the base address, at which the elements of a tensor (groups,
-    C, H, W) begin.
+    """Return the byte offset of each element of a tensor from its base address.
+
+    ``shape`` and the result's shape are (groups, C, H, W).
     """
     _refuse_large(shape)
     fields = TENSORS[tensor]
@@ -209,7 +222,7 @@ def _refuse_large(shape: tuple[int, ...]) -> None:
 
 
 def _neural(v: Values, x: Array, memory: Memory) -> Array:
-    """Return ``(groups, C, H, W)`` float64 of the neural engine, before it is rounded."""
+    """Return the result ``(groups, C, H, W)`` of the neural engine in float64, not yet rounded."""
     _understood(v, "device neural")
     mode, engines = v["NE.MACCfg.OpMode"], 2 ** v["Common.Cfg.ActiveNE"]
     scale = half(v["NE.PostScale.PostScale"])
@@ -269,12 +282,13 @@ def _convolution(v: Values, x: Array, kernel: bytes) -> Array:
 
 
 def _planar(v: Values, a: Array, memory: Memory) -> Array:
-    """Return ``(groups, C, H, W)`` float64 of the planar engine, before it is rounded."""
+    """Return the result ``(groups, C, H, W)`` of the planar engine in float64, not yet rounded."""
     kind, shape = v["Common.Cfg.TaskType"], _sizes(v, "result")
     _understood(v, "device planar")
     reduction = "device reduction" if kind == PE_REDUCE else "device no reduction"
     _understood(v, reduction)
-    if v["PE.Cfg.Cond"]:  # absolute
+    # Cond takes the absolute value.
+    if v["PE.Cfg.Cond"]:
         a = np.abs(a)
     a = a * half(v["PE.PreScale.PreScale"])
     if kind == PE_REDUCE:
@@ -297,7 +311,8 @@ def _planar(v: Values, a: Array, memory: Memory) -> Array:
             raise Hang(f"its sources are {a.shape} and {b.shape}") from None
     a = a * half(v["PE.BiasScale.Scale"]) + half(v["PE.BiasScale.Bias"])
     a = a * float(np.uint32(v["PE.FinalScale.FinalScale"]).view(np.float32))
-    if v["PE.Cfg.NLMode"]:  # reciprocal
+    # NLMode takes the reciprocal.
+    if v["PE.Cfg.NLMode"]:
         with np.errstate(divide="ignore"):
             a = 1 / a
     if kind == PE_REDUCE:
@@ -310,7 +325,7 @@ def _planar(v: Values, a: Array, memory: Memory) -> Array:
     return a.reshape(shape)
 
 
-# Where results go
+# Results: to memory, to L2 or to the next task
 
 
 def _result(v: Values, memory: Memory, out: Array) -> None:
@@ -329,11 +344,11 @@ def _result(v: Values, memory: Memory, out: Array) -> None:
     memory.write(bar, places, out)
 
 
-# An engine's coefficients, read halfword by halfword as the words say
+# The coefficients of one engine, read halfword by halfword
 
 
 class _Reader:
-    """The bytes of one engine; raises Hang if it asks for more than its stream has."""
+    """A reader of one engine's coefficient bytes; a read past their end raises Hang."""
 
     def __init__(self, data: bytes, engine: int) -> None:
         self.data, self.at, self.engine = data, 0, engine
@@ -349,15 +364,16 @@ class _Reader:
 
 
 def _understood(v: Values, case: str) -> None:
-    """Raise Unsupported for a field with a value that the simulated device does not know."""
+    """Raise Unsupported for a field with a value that a case of ``expected.csv`` does not allow."""
     expect(v, EXPECTED[case], "{name}: got {got}, known is {allowed}", Unsupported)
 
 
 def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Weight]]]:
-    """Yield group, output channel, bias and weights of every output channel of a convolution task.
+    """Yield (group, output channel, bias, weights) of every output channel of a convolution.
 
-    ``data`` are the bytes at the kernel base. Raises Hang for streams that are off or end too
-    early, or whose masks contradict their count; Unsupported for forms that are not known.
+    ``data`` are the bytes from the base address of the coefficients on. Raises Hang for an engine
+    whose coefficients are off, end too early, or have masks that contradict their count. Raises
+    Unsupported for forms of coefficients that are not known.
     """
     _understood(v, "device kernel")
     parts, share, *_ = _sizes(v, "result")
@@ -390,11 +406,11 @@ def _stream(v: Values, data: bytes, engine: int, what: str, size: int) -> bytes:
 
 
 def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield (first channel, lanes) of an engine's planes; ``share`` are the channels of a group.
+    """Yield (first channel, number of lanes) of each plane of an engine.
 
-    Channels are dealt out in rounds. In a round all planes have the same number of lanes: ``most``,
-    halved until the channels that are left fill 16 planes, but at least 1. In the last round some
-    engines may have no plane.
+    The ``share`` channels of a group are dealt out in rounds: each of the 16 engines gets a plane
+    of equally many channels (lanes). The number of lanes is ``most``, halved until 16 planes need
+    no more channels than remain, but at least 1. In the last round some engines may get no plane.
     """
     begin = 0
     while begin < share:
@@ -408,7 +424,10 @@ def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[Weight]]:
-    """Return the weights of each lane of a plane; a weight that a sparse kernel leaves out is 0."""
+    """Return the weights of each lane of a plane, read from ``reader``.
+
+    ``inputs`` is the number of input channels. A weight that a sparse kernel leaves out is 0.
+    """
     sparse, small = v["NE.KernelCfg.SparseFmt"], v["Common.Cfg.SmallSourceMode"]
     width, end = lanes, 0
     if sparse:
@@ -436,9 +455,10 @@ def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[W
 
 
 def _taps(v: Values, inputs: int) -> Iterator[tuple[int, int, int]]:
-    """Yield input channel, row and column of every tap, phase by phase of the stride.
+    """Yield (input channel, row, column) of every tap in the order in which weights are stored.
 
-    All phases have the same number of taps, so some of these taps lie outside of the kernel.
+    For each input channel the taps are ordered by their phase, which is row and column modulo the
+    stride. Every phase has equally many taps, so some taps lie outside of the kernel.
     """
     high, wide = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
     rows, columns = ceil_div(v["Common.ConvCfg.Kh"], high), ceil_div(v["Common.ConvCfg.Kw"], wide)

@@ -1,4 +1,7 @@
-"""The structures of compiled files, weight files and property lists, from ``structures.csv``."""
+"""The binary structures of ``structures.csv`` as construct values, by name.
+
+They belong to compiled files (hwx), weight files and property lists.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,10 @@ KINDS = {
 
 
 def _field(row: dict[str, str]) -> Any:
-    """Return the construct of a row.
+    """Return the construct field of a row of ``structures.csv``.
 
-    ``s*n`` are n bytes, padding if they have no name; ``u4*n`` is an array of n numbers. A number
-    is little-endian (u) or big-endian (U), and the digit says how many bytes it has.
+    The kind ``s*n`` means n bytes, which are padding if the row has no name. ``u4`` is a
+    little-endian number of 4 bytes, ``U4`` a big-endian number, ``u4*n`` an array of n numbers.
     """
     kind, _, count = row["kind"].partition("*")
     if kind == "s" and row["field"]:

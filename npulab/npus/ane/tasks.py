@@ -1,16 +1,17 @@
-"""Tasks, which are header words and then records of register writes; in linked lists up to H13, in
-streams for H14 and later.
+"""Tasks of the ANE: header words, then records of register writes.
 
-A record is a word that names the registers, and then their values. H14 and later (``compact``): a
-record is dense (consecutive registers, and perhaps a base of the program that is added to the
-values) or sparse (a first register, and those of the next 16 that a mask names); registers are
-counted in words. Up to H13 all records are dense and count bytes.
+Up to H13, the tasks of a program are a linked list; from H14 on, they follow each other (a stream).
+A record is a word that states registers, then their values. Up to H13, a record writes consecutive
+registers from a byte address on. From H14 on (``compact``), addresses count words, and a record is
+dense or sparse. A dense record writes consecutive registers; its selector may name a base of the
+program that is added to the values. A sparse record writes a first register, and those of the next
+16 registers whose bit in a mask is 1.
 
-A classic task of H13 has seven records, a compact task leaves out records that it does not need, an
-extended task has one more header word (DTID, announced by TDE). Registers keep their value from
-task to task, so a missing write is not a write of zero. Sources: files of four compilers; the
-printer's record headers (tinygrad ane/aneregs); JW (record words of 2251 H14 tasks and some hundred
-of H15 to H18), FT; AG for H11, whose addresses nobody states.
+A task may leave out records. If the bit TDE of its header is set, the header has one more word
+(DTID). Registers keep their values from task to task, so a missing write is not a write of zero.
+Sources: files of four compilers; the record headers of tinygrad's printer (ane/aneregs); JW (record
+words of 2251 tasks of H14 and some hundred of H15 to H18), FT; AG for H11, whose register addresses
+no source states.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ from numpy import ndarray as Array
 from npulab.npus.ane.facts import CHIPS, HEADER, TABLES
 from npulab.npus.kit import WORD_BYTES, refuse_if
 
-# Bits of a record's first word, (lsb, width)
+# Bits (lsb, width) of a record's first word on H14 and later.
 PLACE, COUNT, SELECTOR, MASK, SPARSE = (0, 15), (15, 6), (21, 10), (15, 16), (31, 1)
-# Chips up to H13: bits of a record's address and of its count of values.
+# Bits (lsb, width) of a record's first word up to H13: byte address, number of values less 1.
 OLD_PLACE, OLD_COUNT = (0, 26), (26, 6)
-Bits = tuple[int, int]  # lsb, width
-# (byte address, value) of each register write, in order
+# The lowest bit and the number of bits.
+Bits = tuple[int, int]
+# The (byte address, value) of each register write, in order.
 Writes = tuple[tuple[int, int], ...]
 
 
 def cut(word: Any, bits: Bits) -> Any:
-    """Return the value of the bits (lsb, width) of a word, or of each word in an array.
+    """Return the value of the bits (lsb, width) of a word, or of each word of an array.
 
     >>> cut(0x2280_8542, COUNT), hex(4 * cut(0x2280_8542, PLACE))
     (1, '0x1508')
@@ -47,8 +49,9 @@ def cut(word: Any, bits: Bits) -> Any:
 
 
 def put(value: int, bits: Bits) -> int:
-    """Return a word with a value at its bits (lsb, width) and zeros elsewhere; raises ValueError if
-    the value does not fit.
+    """Return a word with ``value`` at the bits (lsb, width) and zeros elsewhere.
+
+    Raises ValueError if the value does not fit into the bits.
     """
     lsb, width = bits
     if not 0 <= value < 2**width:
@@ -60,12 +63,11 @@ def put(value: int, bits: Bits) -> int:
 
 
 class Record(NamedTuple):
-    """Register writes of one record: the byte address of the first register and the values in
-    order.
+    """The register writes of one record: the byte address of the first register, and the values.
 
-    ``mask`` is None for a dense record. In a sparse record, bit i (bit 0 is the lowest) is 1 if the
-    register ``1 + i`` words after the first register is written too. ``selector`` is the value of
-    bits 30:21 in the first word of a dense record of H14 and later.
+    ``mask`` is None for a dense record. In a sparse record its bit i (bit 0 is the lowest) is 1 if
+    the register ``1 + i`` words after the first register is written too. ``selector`` is the value
+    of bits 30:21 in the first word of a dense record of H14 and later.
 
     >>> Record(0x504, (1, 2), mask=0b100).writes
     ((1284, 1), (1296, 2))
@@ -78,7 +80,7 @@ class Record(NamedTuple):
 
     @property
     def writes(self) -> Writes:
-        """(byte address, value) of every write, in order."""
+        """The (byte address, value) of every write, in order."""
         steps = [*range(len(self.values))]
         if self.mask is not None:
             steps = [0, *(1 + i for i in range(MASK[1]) if self.mask >> i & 1)]
@@ -87,7 +89,10 @@ class Record(NamedTuple):
 
     @property
     def words(self) -> list[int]:
-        """The words of a record up to H13; raises ValueError for a record of later chips."""
+        """The words of the record in the form of chips up to H13.
+
+        Raises ValueError for a record that this form cannot express.
+        """
         most, count = 2 ** OLD_COUNT[1], len(self.values)
         refuse_if(
             not 0 < count <= most or self.address % WORD_BYTES,
@@ -117,11 +122,13 @@ def split(
 ) -> Iterator[Record]:
     """Yield the records in the words of a task, from word ``start`` on.
 
-    ``compact`` is True for records of H14 and later. Errors name ``what``, and the byte of a
-    record if the words begin at byte ``offset``. Raises ValueError for a record that runs past the
-    words or past the last register, and up to H13 for an address that is not a multiple of 4.
+    ``compact`` is true for records of H14 and later. ``offset`` is the byte of the first word in
+    its section. Raises ValueError, with ``what`` and the record's byte in the section, for a record
+    that runs past the words or past the last register, and up to H13 for an address that is not a
+    multiple of 4.
     """
-    last = 2 ** (PLACE[1] if compact else OLD_PLACE[1] - 2)  # words of the address space
+    # The number of words that addresses can count.
+    last = 2 ** (PLACE[1] if compact else OLD_PLACE[1] - 2)
     at = start
 
     def refuse(got: str, allowed: str) -> NoReturn:
@@ -154,10 +161,10 @@ def split(
 
 
 def first_broken(words: Array, starts: Array, ends: Array) -> int | None:
-    """Return the number of the first task whose compact records ``split`` would refuse, or None.
+    """Return the number of the first task with compact records that ``split`` refuses, or None.
 
-    ``words`` is the whole section ``(n,) uint32``. The records of task i go from word ``starts[i]``
-    to word ``ends[i]``, excluded. Each step of the loop reads one record of every task.
+    ``words`` is the whole section ``(n,) uint32``. The records of task i are the words from
+    ``starts[i]`` to before ``ends[i]``. Each step of the loop reads one record of every task.
     """
     run, at = np.flatnonzero(starts < ends), starts[starts < ends].astype(np.int64)
     broken = len(starts)
@@ -177,23 +184,26 @@ def first_broken(words: Array, starts: Array, ends: Array) -> int | None:
     return broken
 
 
-MOST_TASKS = 2**16  # a task id has 16 bits
-# The header word that has the next task's size; the bit in the word of flags.
+# A task id has 16 bits.
+MOST_TASKS = 2**16
+# Up to H13: the number of the header word with the next task's size, and the bit TDE in the header
+# word of flags.
 SIZE, TDE = 1, (24, 1)
 # The first register of the coefficient stream; every task that was seen begins with its record.
 KERNEL = 0x1F800
-# Bytes: the kernel section of a bare file begins at the next multiple of this after the last task.
+# In a bare task list, coefficients begin at the next multiple of this many bytes after the tasks.
 ALIGN = 16
 
 
 class Form(NamedTuple):
-    """How the tasks of a list are linked.
+    """The form of linked tasks on a chip.
 
-    ``words`` counts the words of a header without DTID. ``flags`` is the header word of the flags,
-    ``pointer`` that of the next task's place; ``next_size`` are the bits (lsb, width) of the next
-    task's size. ``size`` are the words of a task without DTID if nothing states its size (0: it
-    ends with its records). ``known`` are the addresses of registers; without them the tasks lie in
-    the order of the list, with zeros between them.
+    ``words`` is the number of header words without DTID. ``flags`` and ``pointer`` are the numbers
+    of the header words that have the flags and the next task's byte. ``next_size`` are the bits
+    (lsb, width) of the next task's size, less 1, in header word ``SIZE``. ``size`` is the number of
+    words, without DTID, of a task whose size no word states; 0 means that it ends with its records.
+    ``known`` are the byte addresses of the chip's registers. If ``known`` is empty, tasks must lie
+    in the order of their links, with zeros between them.
     """
 
     words: int
@@ -204,8 +214,9 @@ class Form(NamedTuple):
     known: frozenset[int] = frozenset()
 
     def held(self, words: Sequence[int]) -> int:
-        """Return the number of header words of the task that begins with ``words``: one more than
-        usual if the TDE bit is set.
+        """Return the number of header words of a task, DTID included if the bit TDE is set.
+
+        ``words`` are the first words of the task.
         """
         return self.words + (len(words) > self.flags and cut(words[self.flags], TDE))
 
@@ -213,17 +224,18 @@ class Form(NamedTuple):
 REGISTERS = frozenset(offset for offset in TABLES["H13"].index if offset < HEADER)
 H13 = Form(CHIPS["h13"]["header_words"], 6, 7, (16, 9), known=REGISTERS)
 H11 = Form(CHIPS["h11"]["header_words"], 4, 5, (16, 8), 83)
-MOST_WORDS = 2 * len(TABLES["H13"]) + H13.words  # most words of a task whose size nothing states
+# A task whose size no word states has at most this many words.
+MOST_WORDS = 2 * len(TABLES["H13"]) + H13.words
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task: ``offset`` is its byte in the section, ``raw`` its words, little-endian, from the
-    header on.
+    """A task: header words, then records.
 
-    ``header_words`` is the number of words in the header, with the DTID word if there is one.
-    ``compact`` is True if the records have the form of H14 and later. Functions that read tasks
-    check them; ``make`` checks a task that is made by hand.
+    ``offset`` is its byte in the section, ``raw`` the bytes of its words (little-endian) from the
+    header on. ``header_words`` is the number of header words, DTID included. ``compact`` is true if
+    the records have the form of H14 and later. The class checks nothing: ``read_list``,
+    ``read_h14`` and ``make`` return checked tasks.
     """
 
     offset: int
@@ -245,7 +257,7 @@ class Task:
 
     @property
     def placed(self) -> Iterator[tuple[int, Record]]:
-        """Pairs of (byte in the task, record)."""
+        """The records in order, each as (byte offset in the task, record)."""
         place = WORD_BYTES * self.header_words
         for record in self.records:
             yield place, record
@@ -253,13 +265,13 @@ class Task:
 
     @property
     def writes(self) -> Writes:
-        """(byte address, value) of every register write, in order; the last write to a register
-        wins."""
+        """The (byte address, value) of every register write, in order; a later write replaces an
+        earlier write to the same register."""
         return tuple(chain.from_iterable(record.writes for record in self.records))
 
     @property
     def job_writes(self) -> Writes:
-        """(offset, value) of every word: the header's at ``HEADER`` and after, then ``writes``."""
+        """The (offset, value) of every header word, from offset ``HEADER`` on, then ``writes``."""
         head = [(HEADER + WORD_BYTES * i, word) for i, word in enumerate(self.header)]
         return (*head, *self.writes)
 
@@ -271,15 +283,17 @@ class Task:
 def read_list(
     text: bytes, first: int = 0, words: int | None = None, where: str = "tasks", form: Form = H13
 ) -> list[Task]:
-    """Return the tasks of a section, which begin at byte ``first`` and link to each other.
+    """Return the linked tasks of a section (chips up to H13), in the order of their links.
 
-    ``words`` is the size of the first task; without it the form states it. Raises ValueError
-    naming ``where``, the task and its byte offset for a list that is cut short, loops or overlaps,
-    and for records that do not fill their task or write no register.
+    The first task begins at byte ``first`` and has ``words`` words; without ``words``, ``form``
+    decides where it ends. Raises ValueError, with ``where``, the task and its byte offset, for a
+    list that is cut short, loops or overlaps, and for records that leave their task or write an
+    unknown register.
     """
     tasks: list[Task] = []
     at, size = first, words
-    taken = np.zeros(len(text) // WORD_BYTES, bool)  # words that another task has
+    # True for each word of the section that belongs to an earlier task.
+    taken = np.zeros(len(text) // WORD_BYTES, bool)
     if not form.known and len(text) % WORD_BYTES:
         raise ValueError(f"{where}: got {len(text)} bytes, allowed is a multiple of {WORD_BYTES}")
     while True:
@@ -309,10 +323,11 @@ def read_list(
 
 
 def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task:
-    """Return the task at byte ``at``; ``size`` is its number of words, None if it is not known.
+    """Return the task at byte ``at`` of a section; ``size`` is its number of words, None if
+    unknown.
 
-    A task of unknown size ends before the first word that cannot begin a record of it: because the
-    record would run past the section, name an unknown register, or write a register again.
+    A task of unknown size ends before the first word that cannot begin a record, because the record
+    would run past the section, write an unknown register, or write a register again.
     """
     left = max(len(text) - at, 0) // WORD_BYTES
     words = np.frombuffer(text, "<u4", min(left, size or MOST_WORDS), at if left else 0).tolist()
@@ -329,7 +344,8 @@ def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task
             addresses = [address for address, _ in record.writes if form.known]
             absent = [address for address in addresses if address not in form.known]
             if size is not None:
-                # the record is sure then, and a register that no map has is an unknown word
+                # The size proves that this is a record, so a register that the map lacks is only
+                # unknown; header words are never written by a record.
                 absent = [address for address in absent if address >= HEADER]
             if absent or not written.isdisjoint(addresses):
                 why = "some of which the task wrote before"
@@ -350,8 +366,10 @@ def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task
 
 
 def _refuse_disorder(text: bytes, task: Task, pointer: int, what: str) -> None:
-    """Raise ValueError for a next task (0: none) that begins before this task's end, and for words
-    between them that are not 0.
+    """Raise ValueError if the next task begins before the end of ``task``, or after other words
+    than zeros.
+
+    ``pointer`` is the byte of the next task, 0 after the last task.
     """
     following = pointer or len(text)
     if pointer and (not task.end <= following < len(text) or following % WORD_BYTES):
@@ -367,10 +385,10 @@ def _refuse_disorder(text: bytes, task: Task, pointer: int, what: str) -> None:
 
 
 def make(header: Sequence[int], records: Sequence[Record], form: Form = H13) -> Task:
-    """Return a task of a list, at offset 0; ``header`` has its DTID if it has TDE.
+    """Return a task of a chip up to H13, at offset 0, from header words and records.
 
-    Raises ValueError for a header of a wrong length, and for a record that chips up to H13 do not
-    have (``Record.words``).
+    Raises ValueError for a header whose length contradicts its bit TDE, and for a record that
+    chips up to H13 cannot have (``Record.words``).
     """
     held = form.held(header)
     if len(header) != held:
@@ -382,10 +400,10 @@ def make(header: Sequence[int], records: Sequence[Record], form: Form = H13) -> 
 
 
 def records(writes: Sequence[Bits], offset: int = 0) -> Task:
-    """Return the task at a byte of its section from its writes, as ``Task.job_writes`` gives them.
+    """Return the H13 task at byte ``offset`` of a section, from writes as in ``Task.job_writes``.
 
-    Writes of neighbouring registers go into one record. Raises ValueError if a word of the header
-    is missing or the words are not in order.
+    Writes to consecutive registers become one record. Raises ValueError if a header word is missing
+    or header words are not in order.
     """
     header = [write for write in writes if write[0] >= HEADER]
     if [place for place, _ in header] != [HEADER + WORD_BYTES * i for i in range(len(header))]:
@@ -404,9 +422,10 @@ def records(writes: Sequence[Bits], offset: int = 0) -> Task:
 
 
 def write(tasks: Sequence[Task], what: str = "tasks") -> bytes:
-    """Return the section of tasks at their offsets, with zeros between them.
+    """Return the bytes of a section: the tasks at their offsets, with zeros between them.
 
-    Raises ValueError for tasks that overlap or do not lie on whole words.
+    The tasks must be in the order of their offsets. Raises ValueError for tasks that overlap, and
+    for an offset that is no multiple of 4.
     """
     parts, at = [], 0
     for n, task in enumerate(tasks):
@@ -421,7 +440,8 @@ def write(tasks: Sequence[Task], what: str = "tasks") -> bytes:
 
 
 def is_task(data: bytes) -> bool:
-    """True if bytes begin with a task: its first record is that of the coefficient stream."""
+    """Return true if bytes begin with a task of H13, whose first record writes the coefficient
+    stream's registers."""
     size = WORD_BYTES * (H13.words + 2)
     if len(data) < size:
         return False
@@ -430,24 +450,25 @@ def is_task(data: bytes) -> bool:
     return cut(first, OLD_PLACE) == KERNEL and 0 < cut(first, OLD_COUNT) < 2 ** OLD_COUNT[1] - 1
 
 
-# Streams of H14 and later, one task after the other without a list. The header's first word
-# counts the words of the task; tasks lie on multiples of 16 bytes after a preamble of 16 bytes,
-# zeros between them. Sources: JW (2251 tasks of H14, some hundred of H15 to H18), FT; see the
-# tables.
+# Tasks of H14 and later follow each other without links. The first header word has the number of
+# words of the task. Tasks begin at multiples of 16 bytes, with zeros between them; 16 bytes (the
+# preamble) may stand before the first task. Sources: JW (2251 tasks of H14, some hundred of H15 to
+# H18), FT; see sources.csv.
 
-FRAME = 16  # bytes: the step of tasks of H14 and later, and the size of the preamble
+# A task begins at a multiple of this many bytes; the preamble is as long.
+FRAME = 16
 PREAMBLE = (1).to_bytes(FRAME, "little")
-# Bits (lsb, width): of the task's size in the first header word, of TDE in the last.
+# Bits (lsb, width) of the task's size in the first header word, and of TDE in the last header word.
 TASK_SIZE, LATER_TDE = (16, 11), (1, 1)
 
 
 def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
     """Return the tasks of a section of H14 and later, in order.
 
-    ``header_words`` is 8 on H14 and H15 and 9 on H16 and later (JW); one more follows if the last
-    of them has TDE. Raises ValueError, naming task and byte, for sizes and records past the end and
-    for bytes that are neither task nor zeros; a frame of 16 bytes at the start that has no size is
-    the preamble (see ``preamble``).
+    ``header_words`` is 8 on H14 and H15 and 9 on H16 and later (JW); a task has one more header
+    word (DTID) if its last header word has the bit TDE. The preamble (see ``preamble``) is skipped.
+    Raises ValueError, with task and byte, for sizes and records past the end, and for bytes that
+    are neither a task nor zeros.
     """
     if len(text) % WORD_BYTES:
         raise ValueError(
@@ -485,8 +506,10 @@ def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
 
 
 def whole(tasks: Sequence[Task], words: Array, header_words: int) -> list[Task]:
-    """Return the tasks of a section with DTID words counted in ``header_words``; raise ValueError
-    for the first task that is not whole, as ``checked`` does for one task.
+    """Return the tasks of a section of H14 and later, checked, with DTID in ``header_words``.
+
+    ``words`` are those of the whole section. This is ``checked`` for all tasks at once: it raises
+    the error of the first task that is cut short.
     """
     starts = np.array([task.offset for task in tasks], np.int64) // WORD_BYTES
     ends = np.array([task.end for task in tasks], np.int64) // WORD_BYTES
@@ -506,8 +529,10 @@ def whole(tasks: Sequence[Task], words: Array, header_words: int) -> list[Task]:
 
 
 def checked(task: Task, header_words: int, what: str) -> Task:
-    """Return the task of H14 and later with its DTID word counted; raises ValueError if it is not
-    whole."""
+    """Return a task of H14 and later with its DTID word, if it has one, in ``header_words``.
+
+    Raises ValueError, with ``what``, if its header or a record is longer than the task.
+    """
     words = task.words
     held = header_words + (len(words) >= header_words and cut(words[header_words - 1], LATER_TDE))
     if len(words) < held:
@@ -521,8 +546,10 @@ def checked(task: Task, header_words: int, what: str) -> Task:
 
 
 def next_nonzero(words: Array, at: int) -> int:
-    """Return the byte of the first word at or after byte ``at`` that is not 0, or the end."""
-    step = 64  # words that are searched at a time; more after each step without a find
+    """Return the byte offset of the first word from byte ``at`` on that is not 0, else that of the
+    end."""
+    # The number of words that are searched at a time; it grows if all of them are 0.
+    step = 64
     start = at // WORD_BYTES
     while start < len(words):
         some = words[start : start + step] != 0
@@ -533,7 +560,7 @@ def next_nonzero(words: Array, at: int) -> int:
 
 
 def preamble(text: bytes) -> bytes:
-    """Return the 16 bytes before the first task of H14 and later; none if a task stands there.
+    """Return the 16 bytes before the first task of H14 and later; empty if a task stands there.
 
     >>> preamble(PREAMBLE + bytes(4)) == PREAMBLE
     True

@@ -1,10 +1,10 @@
-"""The words of one task of H13, from its work and the habits of a compiler.
+"""The words of one task of H13, computed from its work and the habits of a compiler.
 
-The rows of ``tasks.csv`` name work units, patches and tiles, and places in L2, which are computed
-here. Evidence: files of compiler 4.2.1 (conv_twos, conv_bias, gemm64, relu16, sigmoid77, sum64,
-concat16), bare tasks of a compiler like 5.4.1 (1600 x 2560), mul of 5.4.1 and 9.509, and words of
-9.x that joshuaswarren/mil-hwx-compiler states under research/oracles/h13. A rule that fits all of
-these, and that no other file tests, is called a guess.
+``tasks.csv`` states the value of each field; the values that its rows name (work units, patches,
+tiles, places in L2) are computed here. Evidence: files of compiler 4.2.1 (conv_twos, conv_bias,
+gemm64, relu16, sigmoid77, sum64, concat16), bare tasks of a compiler like 5.4.1 (1600 x 2560), mul
+of 5.4.1 and 9.509, and words of 9.x that joshuaswarren/mil-hwx-compiler states under
+research/oracles/h13. A rule is called a guess if it fits these files but no further file tests it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from npulab.npus.kit.rows import numbers_of, read_rows
 CONVOLUTION, BYPASS, PLANAR = "convolution", "bypass", "planar"
 
 
-# the differences between versions of the compiler, by the names of ``compilers.csv``
+# For each compiler version, its habits as attributes: the differences that ``compilers.csv``
+# states.
 Habits = SimpleNamespace
 HABITS: dict[str, Habits] = {}
 for _row in read_table(HERE / "compilers.csv"):
@@ -39,11 +40,13 @@ class TaskStep:
     """The work of one task: it computes ``result`` from one or two ``sources``.
 
     ``engine`` is ``convolution``, ``bypass`` (the neural engine without a convolution) or
-    ``planar`` (elementwise). ``bars`` are the base addresses of the sources, ``target`` that of the
-    result. The result begins ``offset`` bytes after ``target``, and may be a part of the tensor
-    ``whole``. ``kernel`` is that of a convolution, ``pads`` the padding above and to the left.
-    ``engines`` has (offset, bytes) of each coefficient buffer. ``fields`` has raw values of the
-    fields that depend on the arithmetic.
+    ``planar`` (the planar engine, elementwise). ``bars`` are the numbers of the sources' base
+    addresses, ``target`` that of the result's. The result begins ``offset`` bytes after ``target``;
+    if it is a part of a larger tensor, ``whole`` has the sizes of that tensor. ``kernel`` is the
+    kernel of a convolution, ``pads`` its padding (top, left). ``engines`` has (offset, bytes) of
+    each engine's coefficients. ``table`` is true for an activation table without a convolution,
+    ``exact`` for tables of sqrt, rsqrt, inv and log2. ``fields`` has raw values of the fields that
+    depend on the arithmetic.
     """
 
     engine: str
@@ -58,7 +61,7 @@ class TaskStep:
     engines: tuple[tuple[int, int], ...] = ()
     unicast: bool = False
     table: bool = False
-    exact: bool = False  # a table that DebugLogEvents distinguishes
+    exact: bool = False
     fields: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -67,23 +70,24 @@ class TaskStep:
 
     @property
     def active(self) -> int:
-        """The number of engines that work: one for each channel of a group, at most all."""
+        """The number of engines that work: one for each output channel of a group, at most all."""
         return min(ENGINES, self.result.channels // self.kernel.parts)
 
     @property
     def active_code(self) -> int:
-        """log2 of the engines that work."""
+        """log2 of the number of engines that work, rounded up."""
         return log2_up(self.active)
 
     @property
     def patch_width(self) -> int:
-        """log2 of the width of a planar task's patch, 16 to 512 pixels."""
+        """log2 of the width of a planar task's patch (the pixels processed at a time), 4 to 9."""
         return min(max(log2_up(self.result.width), 4), 9)
 
     @property
     def patch_height(self) -> int:
-        """log2 of the rows of a planar task's patch: the rows of its tile if they are a power of
-        two, else one row.
+        """log2 of the rows of a planar task's patch.
+
+        A patch has all rows of the tile if their number is a power of two, else one row.
         """
         rows = self.tile_height
         if rows == 2 ** log2_up(rows):
@@ -92,8 +96,8 @@ class TaskStep:
 
     @property
     def tile_height(self) -> int:
-        """Rows of output of a tile: all rows; 32 in planar tasks whose sources do not fit into
-        L2."""
+        """The number of output rows of a tile: all rows, but at most 32 in planar tasks whose
+        sources do not fit into L2."""
         rows, source = self.result.height, self.sources[0]
         channel = ceil_div(HALF * min(source.width, 2**self.patch_width), CELL)
         fits = len(self.sources) * rows * (source.channels * channel + 2) < L2_CELLS
@@ -103,9 +107,10 @@ class TaskStep:
 
     @property
     def cycles(self) -> int:
-        """The compiler's estimate of a task's length: bytes moved, divided by 34133 1/3.
+        """The compiler's estimate of a task's duration: the bytes moved, divided by 34133 1/3.
 
-        Fits 28 tasks of compilers 5.x and later; 512 channels of one pixel have 4, this gives 2.
+        The rule fits 28 tasks of compilers from 5.x on. It fails for one task, of 512 channels of
+        one pixel: the compiler wrote 4, the rule gives 2.
         """
         moved = sum(surface.bytes for surface in (*self.sources, self.result))
         if not self.table:
@@ -113,20 +118,24 @@ class TaskStep:
         return min(3 * moved // 102400, 2**16 - 1)
 
 
-CELL = 16  # strides in L2 count units of this many bytes
-L2_CELLS = 2**21 // CELL  # L2 has 2 MiB
+# Strides and addresses in L2 count cells of this many bytes.
+CELL = 16
+# L2 has 2 MiB.
+L2_CELLS = 2**21 // CELL
 LINE, BANKS = UNIT // CELL, 16
-# Pixels (high, wide) of a work unit, by the code in ShPref, ShMin and ShMax; the last shape is used
-# in small-source mode only.
+# The pixels (high, wide) of a work unit, by the code in the fields ShPref, ShMin and ShMax; the
+# last shape is used only in small-source mode.
 SHAPES = ((2, 128), (4, 64), (8, 32), (16, 16), (8, 8))
 SMALL = len(SHAPES) - 1
 
 
 def l2(step: TaskStep, habits: Habits) -> Any:
-    """Return the places of the second source and the result of a task in L2, and the strides of all
-    tensors, in cells of 16 bytes; the first source lies at cell 0.
+    """Return the places and strides of a task's tensors in L2, in cells of 16 bytes.
 
-    Raises ValueError if the tensors need more than the 2 MiB of L2.
+    The attributes ``second`` and ``result`` are the places of the second source and the result; the
+    first source lies at cell 0. ``channel``, ``row`` and ``depth`` are strides of the sources,
+    ``result_channel``, ``result_row`` and ``result_depth`` those of the result. Raises ValueError
+    if the tensors need more than the 2 MiB of L2.
     """
     channel, row, depth = l2_strides(step, step.sources[0], habits)
     result_channel, result_row, result_depth = result_strides(step)
@@ -159,11 +168,11 @@ def l2(step: TaskStep, habits: Habits) -> Any:
 
 
 def work_unit(step: TaskStep, habits: Habits) -> tuple[int, int, int]:
-    """Return the codes of the preferred, least and most shape of a work unit, as in ``SHAPES``.
+    """Return the codes in ``SHAPES`` for a task's fields ShPref, ShMin and ShMax.
 
-    A convolution of one group has the shape of ``fewest_units`` three times, or, if its kernel is
-    ``small``, the shape of small-source mode. The order of the codes, and the shapes for rows wider
-    than 64 pixels, are a guess.
+    These are the preferred, least and most shape of a work unit. A convolution of one group has the
+    shape of ``fewest_units`` in all three, a ``small`` kernel the shape of small-source mode. The
+    order of the codes, and the shapes for rows wider than 64 pixels, are a guess.
     """
     if step.kernel.small:
         return SMALL, SMALL, SMALL
@@ -176,9 +185,10 @@ def work_unit(step: TaskStep, habits: Habits) -> tuple[int, int, int]:
 
 
 def fewest_units(result: Surface) -> int:
-    """Return the code of the shape that covers a tensor with the fewest units.
+    """Return the code of the shape that covers a tensor with the fewest work units.
 
-    Of several such shapes it is the narrowest that holds a whole row, or else the narrowest.
+    If several shapes need equally few, the narrowest shape as wide as a row is taken, and if none
+    is as wide, the narrowest shape. Small-source mode is left out.
 
     >>> [fewest_units(Surface(size, size, 1)) for size in (1, 16, 17, 32, 64)]
     [3, 3, 2, 2, 1]
@@ -188,7 +198,7 @@ def fewest_units(result: Surface) -> int:
     ranks = []
     for code, (high, wide) in enumerate(SHAPES[:SMALL]):
         units = ceil_div(result.height, high) * ceil_div(result.width, wide)
-        # a larger code is a narrower shape
+        # A larger code means a narrower shape.
         ranks.append((-units, wide >= result.width, code))
     return max(ranks)[-1]
 
@@ -196,10 +206,10 @@ def fewest_units(result: Surface) -> int:
 def l2_strides(step: TaskStep, source: Surface, habits: Habits) -> tuple[int, int, int]:
     """Return the strides of channels, rows and depth of a source in L2, in cells of 16 bytes.
 
-    If the source has more channels than engines, or the kernel has groups, a gap follows each row:
-    2 cells or the stride of a channel, whichever is larger. A task that is not planar, with stride
-    1 and one group, has one more cell. This is a guess from strides of 1, 2 and 4. L2 holds one
-    group at a time.
+    If the source has more channels than there are engines, or the kernel has groups, a gap follows
+    each row: 2 cells or the stride of a channel, whichever is larger. Tasks of the neural engine
+    with a kernel of stride 1 and one group have one more cell. This is a guess from kernels of
+    stride 1, 2 and 4. L2 has one group at a time.
     """
     if step.planar:
         wide = 2**step.patch_width
@@ -226,8 +236,10 @@ def result_strides(step: TaskStep) -> tuple[int, int, int]:
 
 
 def second_base(end: int) -> int:
-    """Return the cell in L2 at which the second source begins, after the first: a multiple of 64
-    bytes that is not on bank 0 of 16 (a guess).
+    """Return the cell in L2 at which the second source begins; ``end`` is the end of the first.
+
+    It is the next multiple of 64 bytes, or the multiple after it if the next is on the first of
+    L2's 16 banks. This is a guess.
 
     >>> [second_base(cells) for cells in (66, 528, 2048, 4128, 18816)]
     [68, 528, 2052, 4128, 18820]
@@ -237,7 +249,7 @@ def second_base(end: int) -> int:
 
 
 def in_l2(step: TaskStep, habits: Habits) -> bool:
-    """True if the whole result lies in L2: small convolutions of early compilers."""
+    """Return true if the whole result stays in L2, as early compilers do for small convolutions."""
     return bool(habits.result_in_l2) and step.engine == CONVOLUTION and step.kernel.small
 
 
@@ -251,7 +263,7 @@ def log2_up(number: int) -> int:
 
 
 ROWS = read_rows(HERE / "tasks.csv")
-# (First register, number of registers) of each record, in the order in which compilers write them.
+# The (first register, number of registers) of each record of a task, in the compilers' order.
 RECORDS = (
     (0x1F800, 62),
     (0x00000, 16),
@@ -261,10 +273,12 @@ RECORDS = (
     (0x0C800, 5),
     (0x17800, 7),
 )
-# The records of a task that states no places of coefficients.
+# The same for a task without coefficients: the registers of their places are left out.
 COMPACT = ((0x1F800, 18), (0x1F8C8, 12), *RECORDS[1:])
+# A task of a list begins at a multiple of this many bytes.
 SLOT = 0x100
-NOT_EXACT = 13  # bit of DebugLogEvents that tables of sqrt, rsqrt, inv and log2 leave out
+# The bit of DebugLogEvents that is 0 for tables of sqrt, rsqrt, inv and log2.
+NOT_EXACT = 13
 
 
 def job_of(
@@ -275,8 +289,10 @@ def job_of(
     count: int = 1,
     slots: tuple[int, ...] = (0,),
 ) -> Job:
-    """Return task ``number`` of ``count`` as register writes; ``slots`` are the bytes at which the
-    tasks of a list begin."""
+    """Return task ``number`` (from 0) of ``count`` as a job of register writes.
+
+    ``slots`` are the byte offsets of all tasks in their list.
+    """
     registers = maps(chip)["H13"]
     words = registers.encode(values_of(step, habits, number, count, slots), raw=True)
     places = [HEADER + WORD_BYTES * i for i in range(H13.words)]
@@ -287,14 +303,17 @@ def job_of(
 
 
 def records_of(step: TaskStep, habits: Habits) -> tuple[tuple[int, int], ...]:
-    """Return first register and number of registers of each record."""
+    """Return the (first register, number of registers) of each record of a task."""
     if step.engines or not habits.compact:
         return RECORDS
     return COMPACT
 
 
 def slots_of(steps: tuple[TaskStep, ...], habits: Habits) -> tuple[int, ...]:
-    """Return the bytes at which the tasks of a list begin, and the end of the last task's slot."""
+    """Return the byte offset of each task in a list, and the end of the last task's slot.
+
+    A slot is a multiple of 0x100 bytes.
+    """
     out = [0]
     for step in steps:
         out.append(out[-1] + up(WORD_BYTES * words_in(step, habits), SLOT))
@@ -302,14 +321,15 @@ def slots_of(steps: tuple[TaskStep, ...], habits: Habits) -> tuple[int, ...]:
 
 
 def words_in(step: TaskStep, habits: Habits) -> int:
-    """Return the number of words of a task: header, and each record with its first word."""
+    """Return the number of words of a task: header, then for each record one word and its
+    values."""
     return H13.words + sum(1 + many for _, many in records_of(step, habits))
 
 
 def values_of(
     step: TaskStep, habits: Habits, number: int, count: int, slots: tuple[int, ...]
 ) -> dict[str, int]:
-    """Return the raw values of a task by field; a field that no row sets is 0."""
+    """Return the raw values of a task's fields that are not 0, by their full names."""
     of = subject(step, habits, number, count, slots)
     values = {row.field: value for row, value in numbers_of(ROWS, of)}
     values |= kernel_source(step, habits) | dict(step.fields)
@@ -317,7 +337,7 @@ def values_of(
 
 
 def subject(step: TaskStep, habits: Habits, number: int, count: int, slots: tuple[int, ...]) -> Any:
-    """Return the values to which rows of ``tasks.csv`` may refer, for a task."""
+    """Return the values of a task that rows of ``tasks.csv`` may name, as attributes."""
     source, second = step.sources[0], None
     if len(step.sources) > 1:
         second = step.sources[1]
@@ -367,7 +387,7 @@ def subject(step: TaskStep, habits: Habits, number: int, count: int, slots: tupl
 
 
 def debug_events(step: TaskStep, number: int, last: bool) -> int:
-    """Return the bits of DebugLogEvents."""
+    """Return the raw value of DebugLogEvents for task ``number``; ``last`` is true for the last."""
     events = 0x68
     if last:
         events += 2
@@ -379,8 +399,11 @@ def debug_events(step: TaskStep, number: int, last: bool) -> int:
 
 
 def kernel_source(step: TaskStep, habits: Habits) -> dict[str, int]:
-    """Return the fields that place each engine's coefficients; an engine that is off has the length
-    of 64 bytes."""
+    """Return the raw values of the fields that place each engine's coefficients.
+
+    An engine that is off has offset 0 and 64 bytes. Without a place in the task's records, only the
+    fields of CoeffDMAConfig are returned.
+    """
     if step.planar and not habits.planar_kernel:
         return {}
     out: dict[str, int] = {}

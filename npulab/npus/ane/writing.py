@@ -1,8 +1,8 @@
-"""A compiled file (hwx) written from a capture, in the layout of compiler 4.2.1.
+"""Writing a compiled file (hwx) of a capture, in the layout of compiler 4.2.1.
 
-Header, load commands, symbols, their names, relocations; then, at a multiple of 0x4000, the task
-list; then, aligned to 64 bytes, the coefficients. Source: the bytes of eight files of that
-compiler.
+The file has a header, load commands, symbols, their names and relocations. The task list follows at
+a multiple of 0x4000 bytes, the coefficients after it at a multiple of 64 bytes. Source: the bytes
+of eight files of that compiler.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from npulab.npus.ane.facts import CHIPS, ENGINES, TENSORS
 from npulab.npus.kit import WORD_BYTES, Capture, refuse_if, up
 
 PAGE, COEFFICIENT_ALIGN = 0x4000, 64
-TEXT_AT = 0x30000000  # address of the task list in files of compilers 4.2.1 to 7.6.4
+# The address of the task list in files of compilers 4.2.1 to 7.6.4.
+TEXT_AT = 0x30000000
 NETWORK = "net"
 TEXT_BAR, COEFFICIENT_BAR = 0, 1
-FIRST_BASE, FIRST_CONFIG = 0x1F848, 0x1F808  # the first of 16 registers, one for each engine
+# The addresses of CoeffBaseAddr and CoeffDMAConfig of engine 0; each has 16 registers, one an
+# engine.
+FIRST_BASE, FIRST_CONFIG = 0x1F848, 0x1F808
 READ, WRITE, EXECUTE = 1, 2, 4
 TENSOR_FLAGS = {"input": ("__const", READ, 0x21), "output": ("__data", WRITE, 0x23)}
-# The number of a type is its position in this list, counted from 1.
+# The symbols of element types. A tensor's symbol names a type by its position here, from 1 on.
 TYPES = (
     "void:t1=1",
     "int8:t2=r2;0;127",
@@ -38,13 +41,15 @@ TYPES = (
     "uint4:t9=r1;0;15",
     "uint6:t10=r1;0;63",
 )
-DEFINED = 15  # type of a symbol that has an address
-PRIVATE, NO_ENTRY = 2, 0  # descriptions of symbols: of coefficients and inputs, of outputs
-# Bits of a relocation: it is relative to its own address and 4 bytes long; the bits below hold the
-# number of the section.
+# The type of a symbol that has an address.
+DEFINED = 15
+# The description of the symbol of coefficients and inputs, and of the symbol of outputs.
+PRIVATE, NO_ENTRY = 2, 0
+# Bits 24 and up of a relocation: relative to its own address, and 4 bytes long. The lower bits are
+# the number of the section.
 RELOCATION_BITS = (1 + 2 * 2) * 2**24
-# Two words after the scratch size, in files of one task and in files of several (concat); nobody
-# knows their meaning.
+# The two words after the scratch size of a program: in files of one task, and in files of several
+# tasks (concat). Their meaning is unknown.
 ONE_TASK_TAIL = np.array([0x11, 3], "<u8").tobytes()
 MORE_TASKS_TAIL = np.array([7, 4], "<u8").tobytes()
 TENSOR_TAIL = bytes(4)
@@ -65,8 +70,11 @@ Described = Mapping[str, Any]
 
 
 class EngineCoefficients(NamedTuple):
-    """The coefficients of an engine in one task: the byte of the task list that places them, the
-    engine, the offset of the coefficients, and whether they are an activation table."""
+    """The coefficients that an engine reads in one task.
+
+    ``place`` is the byte of the task list with the word that states their ``offset``, which is in
+    bytes from the first coefficient. ``table`` is true if the task has an activation table.
+    """
 
     place: int
     engine: int
@@ -75,34 +83,41 @@ class EngineCoefficients(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The contents that the file gets, and the addresses of task list and coefficients."""
+    """The contents that a file gets.
+
+    ``text`` are the bytes of the task list, ``base`` is its address. ``data`` are the coefficients,
+    ``const_at`` is their address.
+    """
 
     capture: Capture
-    base: int  # address of the task list
-    text: bytes  # the task list
-    const_at: int  # address of the coefficients
+    base: int
+    text: bytes
+    const_at: int
     data: bytes
     tensors: Sequence[Described]
     kernels: Sequence[EngineCoefficients]
 
     @property
     def network(self) -> str:
-        """The network's name."""
+        """The name of the network in the file, by default ``net``."""
         return str(self.capture.parameters.get("network", NETWORK))
 
     @property
     def placed(self) -> list[Described]:
-        """The tensors by address."""
+        """The tensors in the order of their addresses."""
         return sorted(self.tensors, key=lambda tensor: tensor["address"])
 
     @property
     def stored(self) -> int:
-        """Bytes from the task list to the end of the coefficients."""
+        """The number of bytes from the begin of the task list to the end of the coefficients."""
         return self.const_at + len(self.data) - self.base
 
 
 class Offsets(NamedTuple):
-    """Bytes of the file at which its parts begin; ``names`` is the size of the table of names."""
+    """The byte offsets in the file of symbols, names (``strings``), relocations and task list.
+
+    ``names`` is the size of the table of names in bytes; ``body`` is the offset of the task list.
+    """
 
     symbols: int
     strings: int
@@ -112,23 +127,24 @@ class Offsets(NamedTuple):
 
 
 def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
-    """Return the compiled file of a capture: its task list, coefficients, tensors, base addresses,
-    relocations and symbols.
+    """Return the bytes of the compiled file of a capture.
 
-    ``capture.parameters["tensors"]`` names the tensors as the importer gives them,
-    ``capture.addresses`` places them, the task list (``text``) and the coefficients. ``identity``
-    is the text of the file's identity command, ``label`` the name of the coefficients in the symbol
-    table: in the compiler's files a hash of something unknown, here SHA-256 of their bytes.
-    ``npulab.load`` of the bytes gives the same jobs, coefficients, tensors and addresses. Raises
-    ValueError if the capture does not say where something lies, if two things share addresses, or
-    if a task uses a base address that nothing has.
+    ``capture.parameters["tensors"]`` describes the tensors as the importer does;
+    ``capture.addresses`` has the addresses of tensors, task list (``text``) and coefficients.
+    ``identity`` is the text of the identity command. ``label`` is the name of the coefficients in
+    the symbol table, by default the SHA-256 of their bytes; the compiler's files have a hash of
+    something unknown. ``npulab.load`` of the bytes returns the same jobs, coefficients, tensors and
+    addresses.
+
+    Raises ValueError for a tensor without an address, for overlapping addresses, and for a task
+    with a base address that neither tasks, coefficients nor a tensor have.
     """
     contents = _contents(capture)
     identity = identity or f"ANEC v1\n{MADE_BY}\n\t-t {capture.chip}\n\t--name={capture.name}\n"
     digest = hashlib.sha256(contents.data).hexdigest()
     label = label or "K" + digest.upper()
     names, symbols = _symbol_table(contents, label)
-    # the sizes of commands do not depend on the offsets in them
+    # Commands built with offsets of 0 have the final sizes, from which the offsets follow.
     sized = _commands(contents, identity, Offsets(0, 0, 0, 0, 0))
     commands_size = len(b"".join(sized))
     symbols_at = hwx.HEAD.sizeof() + commands_size
@@ -156,7 +172,7 @@ def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
 
 
 def _relocations(contents: Contents) -> bytes:
-    """Return a relocation for each word of the task list that places coefficients."""
+    """Return the bytes of a relocation for each word of the task list that places coefficients."""
     relocated = [(kernel.place, RELOCATION_BITS + 2) for kernel in contents.kernels]
     return np.array(relocated, hwx.RELOCATION).tobytes()
 
@@ -182,13 +198,14 @@ def _contents(capture: Capture) -> Contents:
 
 
 def _task_list(capture: Capture) -> tuple[list[tasks.Task], bytes]:
-    """Return the tasks, each with the offset that the links between them give, and the bytes of the
-    task list.
+    """Return the tasks of a capture at the offsets that their links state, and the list's bytes.
+
+    Raises ValueError for links that do not reach every task once.
     """
     listed: list[tasks.Task] = []
     offset, seen = 0, set[int]()
     for number, job in enumerate(capture.jobs):
-        # the first task lies at 0, where no link may lead
+        # The first task is at offset 0; a link of 0 means the end of the list.
         taken = not offset or offset in seen
         wrong = taken or offset % WORD_BYTES or offset > MOST_TEXT
         place = f"{capture.name}: task {number - 1}"
@@ -206,7 +223,10 @@ def _task_list(capture: Capture) -> tuple[list[tasks.Task], bytes]:
 
 
 def _tensors(capture: Capture) -> Sequence[Described]:
-    """Return the tensors of the capture's parameters, each with its ``address``."""
+    """Return the descriptions of the capture's tensors, each with the key ``address`` added.
+
+    Raises ValueError for missing tensors, keys, addresses or numbers of base addresses.
+    """
     given = capture.parameters.get("tensors", ())
     found = [dict(tensor) for tensor in given]
     allowed = "are those that the importer or lower gives"
@@ -214,7 +234,7 @@ def _tensors(capture: Capture) -> Sequence[Described]:
     for tensor in found:
         known = tensor.keys() >= TENSOR_KEYS and tensor["kind"] in TENSOR_FLAGS
         address = capture.addresses.get(tensor.get("name", ""))
-        # 0 is an address too
+        # Compared with None, because 0 is an allowed address and number.
         placed = address is not None and tensor.get("bar") is not None
         place = f"{capture.name}: tensor {tensor.get('name')!r}"
         allowed = "is an input or output with the keys of the importer, a BAR and an address"
@@ -258,7 +278,7 @@ def _refuse_missing_bars(contents: Contents) -> None:
 
 
 def _bars(contents: Contents) -> dict[int, int]:
-    """Return the base addresses by number."""
+    """Return the base addresses of task list, coefficients and tensors by their number."""
     bars = {TEXT_BAR: contents.base, COEFFICIENT_BAR: contents.const_at}
     for tensor in contents.tensors:
         bars[tensor["bar"]] = tensor["address"]
@@ -266,7 +286,7 @@ def _bars(contents: Contents) -> dict[int, int]:
 
 
 def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[EngineCoefficients]:
-    """Yield the enabled engines of every task that reads coefficients of the file."""
+    """Yield the coefficients of each enabled engine, for every task that reads coefficients."""
     registers = capture.maps["H13"]
     for number, task in enumerate(listed):
         state = dict(task.writes)
@@ -284,7 +304,8 @@ def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[EngineC
 
 
 def _symbol_table(contents: Contents, label: str) -> tuple[bytes, bytes]:
-    """Return the table of names, which begins with an empty name, and the symbols."""
+    """Return the bytes of the table of names, which begins with an empty name, and of the
+    symbols."""
     names, rows = b"\0", []
     for name, *fields in _symbols(contents, label):
         rows.append((len(names), *fields))
@@ -297,7 +318,9 @@ def _zero_ended(name: str) -> bytes:
 
 
 def _symbols(contents: Contents, label: str) -> Iterator[hwx.Symbol]:
-    """Yield the symbols of coefficients, tensors, types, and the types of the tensors."""
+    """Yield the symbols in the compiler's order: of each engine's coefficients, tensors, element
+    types, and tensors' types. ``label`` begins the names of coefficients.
+    """
     for kernel in contents.kernels:
         name = f"{label}_ne_{kernel.engine}"
         if kernel.table and len(contents.kernels) == 1:
@@ -316,12 +339,12 @@ def _symbols(contents: Contents, label: str) -> Iterator[hwx.Symbol]:
     for tensor in contents.placed:
         name = _type_of(tensor, number)
         yield hwx.Symbol(name, hwx.STABS_TENSOR, 0, number, 0)
-        # a tensor takes a number for itself and one for each axis
+        # A tensor's type takes one number for itself and one for each axis.
         number += 1 + len(AXES)
 
 
 def _type_of(tensor: Described, number: int) -> str:
-    """Return the type of a tensor as the compiler writes it: an array of arrays, one per axis."""
+    """Return the text of a tensor's type, number ``number``: nested arrays, one for each axis."""
     name = f"{tensor['name']}:t{number}="
     for axis, step in AXES.items():
         number += 1
@@ -331,7 +354,7 @@ def _type_of(tensor: Described, number: int) -> str:
 
 
 def _commands(contents: Contents, identity: str, offsets: Offsets) -> list[bytes]:
-    """Return the load commands in the order of the compiler."""
+    """Return the bytes of each load command, in the compiler's order."""
     placed = contents.placed
     zero_page = _segment("__PAGEZERO", size=PAGE, flags=4)
     commands = [zero_page, _text_segment(contents, offsets)]
@@ -356,7 +379,7 @@ def _commands(contents: Contents, identity: str, offsets: Offsets) -> list[bytes
 
 
 def _text_segment(contents: Contents, offsets: Offsets) -> bytes:
-    """Return the segment of the tasks and the coefficients."""
+    """Return the bytes of the segment command of task list and coefficients."""
     text_flags = 0x28
     relocations_at = 0
     if contents.kernels:
@@ -429,8 +452,9 @@ def _segment(name: str, *sections: bytes, protection: int = 0, **fields: Any) ->
 
 
 def _named_part(struct: Any, name: str, *, segment: str = "", **fields: Any) -> bytes:
-    """Return the bytes of a segment's head or of a section, from its fields; a field that is left
-    out is 0.
+    """Return the bytes of a segment's head or of a section, with its names and fields.
+
+    A field that is left out is 0.
     """
     fields["name"] = name.encode().ljust(16, b"\0")
     fields["segment"] = segment.encode().ljust(16, b"\0")
@@ -475,8 +499,9 @@ def _tensor_thread(tensor: Described, network: str) -> bytes:
 def _command(
     struct: Any, values: Mapping[str, Any], names: Sequence[str], more: bytes = b""
 ) -> bytes:
-    """Return a load command: its structure, the bytes ``more``, then the names, each ended by a 0;
-    filled up to a multiple of 8 bytes.
+    """Return the bytes of a load command: its structure, ``more``, then the names.
+
+    Each name ends with a zero byte; zeros fill the command up to a multiple of 8 bytes.
     """
     tail = more + b"".join(map(_zero_ended, names))
     size = up(struct.sizeof() + len(tail), COMMAND_ALIGN)
@@ -485,5 +510,5 @@ def _command(
 
 
 def _section_bytes(tensor: Described) -> int:
-    """Return the bytes of the section of a tensor."""
+    """Return the size of a tensor's section in bytes."""
     return int(tensor["n"] * tensor["strides"]["batch"])
