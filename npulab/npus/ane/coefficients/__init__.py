@@ -1,5 +1,7 @@
-"""Coefficients of H13 between bytes and tensors: the buffers of the kernel section, one for each of
-at most 16 engines."""
+"""Coefficients of H13 encoded and decoded: weights, bias and activation table of a kernel.
+
+The coefficients of a kernel are one buffer for each of at most 16 engines.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,13 @@ __all__ = [
 
 
 def encode(kernel: Kernel, weights: Array, bias: Array | None = None, table: bytes = b"") -> bytes:
-    """Return the buffers of a kernel's engines, one after another, each filled with zeros up to a
-    multiple of 64 bytes.
+    """Return the buffers of a kernel's engines, one after another.
 
-    ``weights`` are float16 of ``kernel.shape`` (OHWI, depthwise 1HWC), ``bias`` (outputs,) float16
-    if the kernel has a bias, ``table`` 128 bytes if it has an activation table. Nothing is
-    rounded; a sparse kernel leaves out -0.0 too, which reads back as 0. Raises ValueError for
-    another shape, type or size.
+    ``weights`` are float16 of ``kernel.shape`` (OHWI, depthwise 1HWC), ``bias`` is (outputs,)
+    float16 if the kernel has a bias, ``table`` has 128 bytes if the kernel has an activation table.
+    Each buffer is filled with zeros up to a multiple of 64 bytes. A sparse kernel leaves out
+    weights of 0 and of -0.0; ``decode`` returns both as 0. Raises ValueError for another shape,
+    type or size.
 
     >>> data = encode(Kernel(2, 3, bias=True), np.full((2, 1, 1, 3), 3, np.float16), np.ones(2, np.float16))
     >>> data[64:72].hex(" ", 2)
@@ -60,15 +62,13 @@ def encode(kernel: Kernel, weights: Array, bias: Array | None = None, table: byt
 
 
 def decode(kernel: Kernel, data: bytes, at: Array | None = None) -> tuple[Array, Array | None]:
-    """Return weights (float16 of ``kernel.shape``) and bias (outputs,) or None; the inverse of
-    ``encode``.
+    """Return the weights, float16 of ``kernel.shape``, and the bias (outputs,), None without one.
 
-    ``data`` are the buffers one after another or, with ``at``, a section that has them at these
-    places: (offset, size) of each engine in bytes, as ``places_of`` reads them from registers; the
-    rest of the section (other kernels, tables of other tasks) is left alone. ``table_of`` gives
-    the activation table. Raises ValueError with engine and byte for sizes, fill, counts and masks
-    that do not go with the kernel, for taps that it does not have, and for weights of 0 in a sparse
-    kernel.
+    This is the inverse of ``encode``; ``table_of`` returns the activation table. Without ``at``,
+    ``data`` are the buffers one after another. With ``at``, ``data`` is a section, and ``at`` has
+    (offset, size) in bytes of each engine's buffer in it, as ``places_of`` reads from registers.
+    Raises ValueError, with engine and byte, for sizes, fill, counts or masks that contradict the
+    kernel, for an absent tap that is not 0, and for a stored weight of 0 in a sparse kernel.
 
     >>> decode(Kernel(1, 1), bytes.fromhex("0040").ljust(64, bytes(1)))[0].ravel()
     array([2.], dtype=float16)
@@ -78,18 +78,17 @@ def decode(kernel: Kernel, data: bytes, at: Array | None = None) -> tuple[Array,
         fast.refuse_places(at, engines(kernel))
     halves, bias = fast.read(kernel, joined)
     weights, bias = fast.tensors_of(kernel, halves, bias)
-    # where a sparse kernel's engines lie follows from its weights
+    # The places of a sparse kernel's buffers depend on its weights, so they are compared last.
     if at is not None and kernel.sparse:
         fast.refuse_places(at, engines(kernel, weights))
     return weights, bias
 
 
 def table_of(kernel: Kernel, data: bytes, at: Array | None = None) -> bytes:
-    """Return the 128 bytes of a kernel's activation table, which every engine's buffer repeats; b""
-    if the kernel has none.
+    """Return the 128 bytes of a kernel's activation table, empty if the kernel has none.
 
-    ``data``, ``at`` and the errors are those of ``decode``; ValueError too if engines have
-    different tables.
+    Every engine's buffer begins with the table. ``data`` and ``at`` are those of ``decode``. Raises
+    the errors of ``decode``, and ValueError if engines have different tables.
     """
     weights, _ = decode(kernel, data, at)
     joined = fast.gathered(data, at)
@@ -106,10 +105,9 @@ def table_of(kernel: Kernel, data: bytes, at: Array | None = None) -> bytes:
 
 
 def engines(kernel: Kernel, weights: Array | None = None) -> Array:
-    """Return (E, 2) int64: offset and size in bytes of each engine's buffer.
+    """Return offset and size in bytes of each engine's buffer, (engines, 2) int64.
 
-    Those of a sparse kernel depend on its weights. Raises ValueError for a sparse kernel without
-    weights.
+    The sizes of a sparse kernel depend on its weights; without ``weights`` it raises ValueError.
 
     >>> engines(Kernel(64, 64, 3, 3))[:2].tolist()
     [[0, 4608], [4608, 4608]]

@@ -1,7 +1,8 @@
 """Kernel buffers written and read, whole planes at a time.
 
-A channel's halfwords are its biases and then its weights, in the order in which a lane of a plane
-stores them. Planes of equally many lanes are handled together.
+A plane has the biases and weights of several output channels (lanes); ``kernel.py`` explains
+planes, lanes and slots. The halfwords of a channel are its biases, then its weights, in the order
+in which a lane stores them. All planes with equally many lanes are handled together.
 """
 
 from __future__ import annotations
@@ -27,20 +28,24 @@ from npulab.npus.ane.memory import HALF, UNIT as ALIGN
 from npulab.npus.kit import refuse_if, up
 
 MASK_STEPS = [1 + HALF * mask.bit_count() for mask in range(2**MASK_BITS)]
-STEP = np.array(MASK_STEPS)  # bytes that a mask takes with its weights, by the mask's value
-MAGNITUDE = 0x7FFF  # all bits of a float16 but the sign: weights of +0 and of -0 are left out
-# (weights, biases) or their halfwords; no biases if the kernel has none
+# The bytes of a mask and the weights that it announces, by the mask's value.
+STEP = np.array(MASK_STEPS)
+# All bits of a float16 but the sign. A sparse kernel leaves out a weight if these are 0.
+MAGNITUDE = 0x7FFF
+# Weights and biases, as float16 or as halfwords; biases are None if the kernel has none.
 Tensors = tuple[Array, Array | None]
-BYTES = 1 + HALF * MASK_BITS  # bytes of a mask with all of its weights
+# The bytes of a mask that announces 8 weights, with these weights.
+BYTES = 1 + HALF * MASK_BITS
 
 
-# Tensors and halfwords
+# Tensors to halfwords, and back
 
 
 def halves_of(kernel: Kernel, weights: Any, bias: Any) -> Tensors:
-    """Return float16 weights and bias as (outputs, depth, slots) and (outputs, bias_rows) uint16.
+    """Return the bits of weights and bias, as uint16, in the order in which lanes store them.
 
-    Raises ValueError for another type or shape.
+    The shapes are (outputs, depth, slots) and (outputs, bias_rows). Raises ValueError if weights or
+    bias are not float16 or have another shape than the kernel's.
     """
     halves = _halves("weights", weights, kernel.shape)
     by_channel = np.moveaxis(halves, 3, _axis_of_channels(kernel))
@@ -49,7 +54,8 @@ def halves_of(kernel: Kernel, weights: Any, bias: Any) -> Tensors:
 
 
 def _halves(name: str, values: Any, shape: tuple[int, ...]) -> Array:
-    """Return the bits of float16 values of this shape."""
+    """Return the bits of ``values`` as uint16; raise ValueError unless they are float16 of a
+    shape."""
     values = np.asarray(values)
     wrong = values.dtype != np.float16 or values.shape != shape
     got = f"shape {values.shape} {values.dtype}"
@@ -58,7 +64,11 @@ def _halves(name: str, values: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _axis_of_channels(kernel: Kernel) -> int:
-    """Return where the last axis of the weights goes in (outputs, depth, kernel_h, kernel_w)."""
+    """Return the place of the last axis of ``kernel.shape`` in (outputs, depth, kernel_h,
+    kernel_w).
+
+    The last axis is that of outputs for a depthwise kernel, else that of input channels.
+    """
     return int(not kernel.depthwise)
 
 
@@ -72,21 +82,22 @@ def _bias_halves(kernel: Kernel, bias: Any) -> Array | None:
 
 
 def _stored(kernel: Kernel, rows: Array) -> Array:
-    """Return weights (outputs, depth, taps) in the order of the slots: (outputs, depth, slots), 0
-    for an absent tap.
+    """Return weights (outputs, depth, taps) in the order of slots, as (outputs, depth, slots).
+
+    A slot without a tap gets 0.
     """
     if kernel.stride == (1, 1):
         return rows
-    # an absent tap has the number -1 and so takes the zero that is appended
+    # An absent tap has the number -1, which selects the zero that is appended.
     absent = np.zeros((kernel.outputs, kernel.depth, 1), rows.dtype)
     extended = np.concatenate([rows, absent], 2)
     return extended[..., kernel.taps()]
 
 
 def tensors_of(kernel: Kernel, halves: Array, bias: Array | None) -> Tensors:
-    """Return weights and bias; the inverse of ``halves_of``.
+    """Return weights and bias as float16, from the halfwords that ``halves_of`` returns.
 
-    Raises ValueError if the halfword of an absent tap is not 0, and if copies of a weight or bias
+    Raises ValueError if the halfword of an absent tap is not 0, or if copies of a weight or bias
     differ.
     """
     rows = halves
@@ -97,7 +108,7 @@ def tensors_of(kernel: Kernel, halves: Array, bias: Array | None) -> Tensors:
     weights = np.ascontiguousarray(moved).view(np.float16)
     if bias is None:
         return weights, None
-    # kernels of several output columns at a time hold a bias once for each of them
+    # A kernel that computes several output columns at a time has a copy of the bias for each.
     last_row = bias[:, -1:]
     _refuse_others(kernel, bias, last_row, -kernel.bias_rows)
     biases = np.ascontiguousarray(bias[:, 0])
@@ -105,9 +116,10 @@ def tensors_of(kernel: Kernel, halves: Array, bias: Array | None) -> Tensors:
 
 
 def _present_taps(kernel: Kernel, halves: Array) -> Array:
-    """Return weights (outputs, depth, taps) in the order of the tensor; the inverse of ``_stored``.
+    """Return weights (outputs, depth, taps) from halfwords (outputs, depth, slots).
 
-    Raises ValueError if an absent tap is not 0, or if copies of a weight differ.
+    This is the inverse of ``_stored``. Raises ValueError if an absent tap is not 0, or if copies of
+    a weight differ.
     """
     taps = kernel.taps()
     present = taps >= 0
@@ -119,9 +131,9 @@ def _present_taps(kernel: Kernel, halves: Array) -> Array:
 
 
 def _refuse_others(kernel: Kernel, got: Array, allowed: Array, first: int) -> None:
-    """Raise ValueError for the first halfword in ``got`` that differs from ``allowed``.
+    """Raise ValueError for the first halfword of ``got`` that differs from ``allowed``.
 
-    Both have a row for each channel; the first halfword of a row has the step ``first``, as
+    Both arrays have a row for each channel. ``first`` is the step of a row's first halfword, as
     ``place_of`` counts steps.
     """
     got = got.reshape(kernel.outputs, -1)
@@ -142,9 +154,9 @@ def _refuse_others(kernel: Kernel, got: Array, allowed: Array, first: int) -> No
 
 
 def place_of(kernel: Kernel, channel: int, step: int) -> tuple[int, int]:
-    """Return (engine, byte of its buffer) of a channel's weight, in a kernel that is not sparse.
+    """Return the engine and the byte of its buffer at which a channel has its halfword ``step``.
 
-    The steps of biases come before step 0.
+    The kernel is not sparse. Step 0 is the channel's first weight; biases have steps below 0.
     """
     number = 1 + channel * kernel.steps + kernel.bias_rows + step
     found = np.flatnonzero(labels(kernel) == number)
@@ -153,19 +165,18 @@ def place_of(kernel: Kernel, channel: int, step: int) -> tuple[int, int]:
 
 
 def at_byte(engine: int, byte: int) -> str:
-    """Return the words for a byte of an engine's buffer with which an error begins."""
+    """Return the begin of an error about a byte of an engine's buffer."""
     return f"coefficients: engine {engine}, byte {byte} of its buffer"
 
 
-# Sections and engines
+# Sections and the engines' buffers in them
 
 
 def gathered(data: bytes, at: Array | None) -> bytes:
-    """Return the engines' buffers one after another, cut out of a section.
+    """Return the engines' buffers one after another, cut out of the section ``data``.
 
-    ``at`` has the (offset, size) of each buffer; without it ``data`` are the buffers themselves.
-    Raises ValueError for a buffer outside of the section, and if the buffers together are larger
-    than the section.
+    ``at`` has (offset, size) in bytes of each buffer; without ``at``, ``data`` is returned. Raises
+    ValueError if a buffer leaves the section, or if all buffers together are larger than it.
     """
     if at is None:
         return data
@@ -179,7 +190,7 @@ def gathered(data: bytes, at: Array | None) -> bytes:
                 f"coefficients: engine {engine}: got {size} bytes at byte {offset}, "
                 f"allowed is within the {len(data)} of the section"
             )
-    # before joining: places that overlap could ask for any amount of memory
+    # Checked before joining: overlapping places could need any amount of memory.
     got = f"{total} bytes for {len(spans)} engines"
     allowed = f"are the {len(data)} of the section"
     refuse_if(total > len(data), "coefficients", got, allowed)
@@ -187,13 +198,14 @@ def gathered(data: bytes, at: Array | None) -> bytes:
 
 
 def spans_of(at: Array) -> Array:
-    """Return offset and size of each engine's buffer, (E, 2) int64."""
+    """Return ``at`` as an array: offset and size in bytes of each engine's buffer, (engines, 2)."""
     return np.asarray(at, np.int64).reshape(-1, 2)
 
 
 def refuse_places(at: Array | None, engines: Array) -> None:
-    """Raise ValueError if the number or the sizes of the buffers in ``at`` are not those of
-    ``engines``, which the kernel asks for.
+    """Raise ValueError if number or sizes of the buffers in ``at`` are not those of ``engines``.
+
+    ``engines`` are (offset, size) of each engine's buffer as the kernel needs them.
     """
     if at is None:
         return
@@ -206,14 +218,14 @@ def refuse_places(at: Array | None, engines: Array) -> None:
         refuse_if(size != right_size, "coefficients", got, allowed)
 
 
-# Buffers
+# Whole buffers
 
 
 class Alike(NamedTuple):
-    """All planes with one number of lanes.
+    """All planes of a kernel that have ``lanes`` lanes.
 
-    ``lanes`` is that number. ``planes`` (P,) are the numbers of these planes in ``Planes``.
-    ``channels`` (P, lanes) is the output channel of each lane.
+    ``planes`` (P,) are their numbers in ``Planes``, ``channels`` (P, lanes) the output channel of
+    each lane.
     """
 
     lanes: int
@@ -222,7 +234,7 @@ class Alike(NamedTuple):
 
 
 def alike(table: Planes) -> Iterator[Alike]:
-    """Yield the planes in groups: all planes with one number of lanes together."""
+    """Yield the planes of a kernel in groups with equally many lanes."""
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
         channels = table.first[chosen, None] + np.arange(lanes)
@@ -230,7 +242,7 @@ def alike(table: Planes) -> Iterator[Alike]:
 
 
 def write(kernel: Kernel, weights: Array, bias: Array | None) -> bytes:
-    """Return the buffer of (outputs, depth, slots) halfwords and (outputs, bias_rows) biases."""
+    """Return all engines' buffers as bytes, from the halfwords of ``halves_of``."""
     if kernel.sparse:
         return _write_sparse(kernel, weights, bias)
     rows = weights.reshape(kernel.outputs, -1)
@@ -240,9 +252,9 @@ def write(kernel: Kernel, weights: Array, bias: Array | None) -> bytes:
 
 
 def read(kernel: Kernel, data: bytes) -> Tensors:
-    """Return the halfwords of a buffer as ``write`` takes them.
+    """Return the halfwords of weights and biases in all engines' buffers, the inverse of ``write``.
 
-    Raises ValueError with engine and byte.
+    Raises ValueError, with engine and byte, for bytes that contradict the kernel.
     """
     if kernel.sparse:
         return _read_sparse(kernel, data)
@@ -271,13 +283,13 @@ def _refuse_size(data: bytes, size: int) -> None:
 def _windows(
     kernel: Kernel, table: Planes, where: Places, halves: Array
 ) -> Iterator[tuple[Alike, Array, Array]]:
-    """Yield, for each number of lanes, the planes with it, windows, and the windows of the planes.
+    """Yield (planes, windows, numbers) for each group of planes with equally many lanes.
 
-    Window i is a view of the halfwords from i on; its length is that of such a plane. The third
-    value has for each of these planes the number of the window that is the plane.
+    Window i is a view of the halfwords from i on, as long as a plane of the group. ``numbers`` has
+    for each plane of the group the number of the window that is this plane.
     """
     starts = where.start // HALF
-    # one statement copies all planes of a size: a loop over short planes takes much longer
+    # Indexed by its numbers, a group is copied in one statement; a loop over planes is far slower.
     for same in alike(table):
         size = same.lanes * kernel.steps
         windows = sliding_window_view(halves, size, writeable=True)
@@ -285,10 +297,10 @@ def _windows(
 
 
 def labels(kernel: Kernel) -> Array:
-    """Return (N,) int64: a number for each halfword of a buffer that is not sparse.
+    """Return the meaning of each halfword of a buffer that is not sparse, as a number, (N,) int64.
 
-    The number is 1 + ``channel * steps + step``, where the steps of a channel are its biases and
-    then its weights; fill and tables have 0.
+    The number is 1 + ``channel * steps + step``; the steps of a channel are its biases, then its
+    weights. Fill and tables have 0.
     """
     numbers = 1 + np.arange(kernel.outputs * kernel.steps)
     rows = numbers.reshape(kernel.outputs, -1)
@@ -296,7 +308,10 @@ def labels(kernel: Kernel) -> Array:
 
 
 def _interleaved(kernel: Kernel, rows: Array) -> Array:
-    """Return the halfwords of a buffer that is not sparse, from channels (outputs, steps)."""
+    """Return the halfwords of all buffers of a kernel that is not sparse.
+
+    ``rows`` (outputs, steps) has the halfwords of each channel: biases, then weights.
+    """
     table = planes(kernel)
     where = places(kernel, table)
     out = np.zeros(where.total // HALF, rows.dtype)
@@ -307,8 +322,9 @@ def _interleaved(kernel: Kernel, rows: Array) -> Array:
 
 
 class Fills(NamedTuple):
-    """The fill after each run of planes, (R,) each: its first byte, its number of bytes, and its
-    engine.
+    """The fill after runs of planes: its first byte, its number of bytes, and its engine.
+
+    Each field is an array with an element for each fill.
     """
 
     byte: Array
@@ -317,7 +333,7 @@ class Fills(NamedTuple):
 
 
 def fills(table: Planes, where: Places) -> Fills:
-    """Return the fill that completes each run of planes to 64 bytes, if it needs any."""
+    """Return the fill after each run of planes whose bytes are no multiple of 64."""
     last = np.flatnonzero(np.diff(table.run, append=-1))
     ends = where.start[last] + where.size[last]
     size = ends % -ALIGN * -1
@@ -340,15 +356,15 @@ def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
     raise ValueError(f"{place}: got 0x{data[byte]:02x} in the fill, allowed is 0x00")
 
 
-# Sparse buffers
+# Buffers of sparse kernels
 
 
 class Masks(NamedTuple):
-    """The mask bytes of a plane. M of them have bits for weights; all bits of the others are 0.
+    """The mask bytes of a sparse plane, of which M have at least one bit that stands for a weight.
 
-    ``numbers`` (M,) are the numbers of the bytes that have bits for weights. ``gaps`` (M,) is the
-    number of bytes without such bits that follow each of these. ``used`` (M, 8) is True for a bit,
-    lowest first, that stands for a weight.
+    ``numbers`` (M,) are the numbers of these bytes among all mask bytes of the plane. ``gaps`` (M,)
+    is how many bytes without such a bit follow each of them; those bytes are 0. ``used`` (M, 8) is
+    true for a bit, lowest first, that stands for a weight.
     """
 
     numbers: Array
@@ -357,7 +373,7 @@ class Masks(NamedTuple):
 
 
 def masks_of(kernel: Kernel, lanes: int) -> Masks:
-    """Return the mask bytes of a plane with this number of lanes."""
+    """Return the mask bytes of a sparse plane with ``lanes`` lanes."""
     used = _no_bits(kernel, 1, lanes).view(bool)
     cells = _cells(kernel, lanes, used)
     present = kernel.taps() >= 0
@@ -369,13 +385,14 @@ def masks_of(kernel: Kernel, lanes: int) -> Masks:
 
 
 def _no_bits(kernel: Kernel, count: int, lanes: int, dtype: str = "u1") -> Array:
-    """Return zeros (count, bytes, 8), one for each mask bit of ``count`` planes."""
+    """Return zeros (count, bytes, 8): an element for each mask bit of ``count`` planes."""
     return np.zeros((count, kernel.mask_bytes(lanes), MASK_BITS), dtype)
 
 
 def _cells(kernel: Kernel, lanes: int, bits: Array) -> Array:
-    """Return a view (P, depth, slots, width) of ``bits`` (P, bytes, 8), which has a value for each
-    mask bit.
+    """Return the values of mask bits ``bits`` (P, bytes, 8) as a view (P, depth, slots, width).
+
+    ``width`` is ``kernel.mask_width(lanes)``, the number of mask bits for each slot.
     """
     width = kernel.mask_width(lanes)
     size = kernel.depth * kernel.slots * width
@@ -419,21 +436,22 @@ def _write_sparse(kernel: Kernel, weights: Array, bias: Array | None) -> bytes:
 
 
 def _heads(table: Planes, where: Places) -> Iterator[tuple[int, slice]]:
-    """Yield the byte at which each plane begins, and its channels."""
+    """Yield the byte at which each plane begins, and the output channels of its lanes."""
     ends = table.first + table.lanes
     return zip(where.start.tolist(), map(slice, table.first, ends), strict=True)
 
 
 def _room(bits: Array, masks: Masks) -> Array:
-    """Return zeros (P, M, bytes): for each plane and mask, room for the mask, for 8 weights and for
-    the mask bytes without bits for weights that follow.
+    """Return zeros (P, M, bytes): room for each mask of each plane and the bytes after it.
+
+    After a mask come its weights, at most 8, and then mask bytes whose bits stand for no weight.
     """
     size = BYTES + int(masks.gaps.max())
     return np.zeros((*bits.shape[:2], size), np.uint8)
 
 
 def _kept(bits: Array, masks: Masks) -> Array:
-    """Return True for each byte of ``_room`` that a buffer with these mask bits stores."""
+    """Return true for each byte of ``_room`` that is stored, given the mask bits ``bits``."""
     kept = _room(bits, masks) == 0
     weight_bytes = np.repeat(bits, HALF, -1)
     kept[..., 1:BYTES] = weight_bytes
@@ -463,7 +481,7 @@ def _read_sparse(kernel: Kernel, data: bytes) -> Tensors:
 
 
 def _stored_weights(kernel: Kernel, walked: Walked, same: Alike, masks: Masks) -> Array:
-    """Return the halfword (P, M, 8) of each mask bit, 0 for a bit that is not set."""
+    """Return the weight (halfword) of each mask bit, (P, M, 8); 0 for a bit that is not set."""
     numbers = same.planes.tolist()
     stacked = np.stack([walked.masks[number] for number in numbers])
     bits = bits_of(stacked)
@@ -487,21 +505,21 @@ def _stored_weights(kernel: Kernel, walked: Walked, same: Alike, masks: Masks) -
 
 
 def bits_of(masks: Array) -> Array:
-    """Return the bits (..., 8) of mask bytes, lowest first."""
+    """Return the 8 bits of each mask byte along a new last axis, lowest bit first."""
     bits = np.unpackbits(masks[..., None], -1, bitorder="little")
     return bits.view(bool)
 
 
 def _head(kernel: Kernel, lanes: int) -> int:
-    """Bytes of a sparse plane before its masks: biases and the count."""
+    """Return the number of bytes of a sparse plane before its masks: biases and the count."""
     return HALF * lanes * kernel.bias + COUNT_BYTES
 
 
 def _refuse_stored(engine: int, at: int, room: Array, masks: Masks) -> None:
-    """Raise ValueError for the first mask bit of a plane that is set without a weight, or whose
-    weight is 0.
+    """Raise ValueError for the first wrong mask bit of a plane.
 
-    ``at`` is the byte of the engine's buffer at which the plane's masks begin.
+    A bit is wrong if it is set and stands for no weight, or if its stored weight is 0. ``at`` is
+    the byte of the engine's buffer at which the plane's masks begin.
     """
     rows = zip(room.tolist(), masks.gaps.tolist(), masks.used.tolist(), strict=True)
     for row, gap, used in rows:
@@ -514,8 +532,9 @@ def _refuse_stored(engine: int, at: int, room: Array, masks: Masks) -> None:
 
 
 def _refuse_bits(place: str, row: list[int], used: list[bool]) -> None:
-    """Raise ValueError for the first bit of a mask that is set without a weight, or whose weight is
-    0.
+    """Raise ValueError for the first bit of a mask that stands for no weight, or whose weight is 0.
+
+    ``place`` begins the error.
     """
     mask = row[0]
     for bit in range(MASK_BITS):
@@ -532,10 +551,10 @@ def _refuse_bits(place: str, row: list[int], used: list[bool]) -> None:
 
 
 class Walked(NamedTuple):
-    """A sparse buffer taken apart.
+    """The buffers of a sparse kernel, divided into planes.
 
-    ``table`` are its planes, ``where`` their places. For each plane, ``bodies`` has the bytes of
-    masks and weights, and ``masks`` those mask bytes that have bits for weights.
+    ``table`` are the planes, ``where`` are their places. For each plane, ``bodies`` has the bytes
+    of masks and weights, ``masks`` the mask bytes with a bit that stands for a weight.
     """
 
     table: Planes
@@ -545,12 +564,12 @@ class Walked(NamedTuple):
 
 
 def walk(kernel: Kernel, data: bytes) -> Walked:
-    """Find the planes of a sparse buffer, whose sizes depend on their masks.
+    """Return the planes of a sparse kernel's buffers; their sizes follow from counts and masks.
 
-    Raises ValueError for a number of bytes that the kernel cannot have; and, with engine and byte,
-    for counts, masks and fill that contradict the kernel or the buffer.
+    Raises ValueError for a number of bytes that the kernel cannot have. Raises ValueError, with
+    engine and byte, for counts, masks or fill that contradict the kernel or the buffer.
     """
-    # a huge kernel must be refused before anything of its size is made
+    # A huge kernel is refused before arrays of its size are made.
     least_bytes = kernel.least_bytes
     wrong = len(data) < least_bytes or len(data) % ALIGN
     allowed = f"are multiples of {ALIGN} of at least {least_bytes}"
@@ -593,14 +612,15 @@ def walk(kernel: Kernel, data: bytes) -> Walked:
 
 
 def _masks_in(body: bytes, gaps: list[int], place: str) -> Array:
-    """Return the masks of a body that have bits for weights; raise ValueError if the body's size is
-    not that of its masks and weights.
+    """Return the mask bytes of a plane's ``body`` that have a bit for a weight.
 
-    ``place`` says in an error where the body's count lies. The place of a mask depends on the
-    mask before it, so masks are read one by one.
+    The place of a mask depends on the mask before it, so masks are read one by one; ``gaps`` are
+    those of ``Masks``. Raises ValueError, which begins with ``place``, if masks and weights do not
+    fill the body.
     """
     seen = bytearray()
-    at, end, steps = 0, len(body), MASK_STEPS  # local: this loop takes most of the time
+    # ``steps`` is local because this loop takes most of the time of decoding.
+    at, end, steps = 0, len(body), MASK_STEPS
     for gap in gaps:
         if at >= end:
             break

@@ -1,4 +1,4 @@
-"""Every bit of the engines' buffers as a list of items with their meaning."""
+"""The bits of the engines' buffers explained, as a list of items that each state a meaning."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ from npulab.npus.kit import Item
 
 KINDS = ("bias", "weight", "fill", "count", "mask", "table")
 COORDINATES = ("channel", "plane", "row", "column")
-NONE = -1  # the value of a coordinate that an item does not have
-# An item as a row of numbers, for numpy: ``kind`` is an index into KINDS, ``core`` the engine.
+# The value of a coordinate that an item does not have.
+NONE = -1
+# An item as a row of numbers: ``kind`` is an index into KINDS, ``core`` is the engine.
 ITEMS = np.dtype([(name, np.int64) for name in Item._fields])
 
 
 def explain(kernel: Kernel, data: bytes, at: Array | None = None) -> list[Item]:
-    """Return every bit of the engines' buffers as items in the order of the section.
+    """Return items for every bit of the engines' buffers, in the order of the section.
 
-    Kinds are ``bias``, ``weight`` and ``table`` (value: the 16 bits) and ``fill``; sparse kernels
-    also have ``count`` (bytes of masks and weights that follow) and ``mask`` (8 bits). In an item,
-    ``core`` is the engine and ``plane`` the input channel of the group. ``weights`` is 1 for a
-    weight and 0 for its further copies; for a mask it is the number of weights that the mask marks
-    as 0. The sum of ``weights`` is therefore the number of weights of the kernel. ``at`` and the
-    errors are those of ``decode``.
+    Kinds are ``bias``, ``weight``, ``table`` (each a value of 16 bits) and ``fill``. Sparse kernels
+    also have ``count`` (the number of bytes of masks and weights that follow) and ``mask`` (8
+    bits). ``core`` of an item is the engine, ``plane`` the input channel in its group. ``weights``
+    is 1 for a weight, 0 for a further copy of it, and for a mask the number of weights that it
+    marks as 0; its sum is the number of weights of the kernel. ``at`` and the errors are those of
+    ``decode``.
     """
     joined = gathered(data, at)
     table = planes(kernel)
@@ -89,9 +90,9 @@ def _as_items(rows: Array) -> list[Item]:
 
 
 def _item_rows(kind: str, byte: Array, **columns: Array | int) -> Array:
-    """Return rows of one kind, by the byte at which each begins.
+    """Return rows of ``ITEMS`` of one kind; ``byte`` has the byte at which each row begins.
 
-    Unless ``columns`` say otherwise, a row has 16 bits, value 0, no weight and no coordinate.
+    Without other ``columns``, a row has 16 bits, value 0, no weight and no coordinate.
     """
     rows = np.full(len(byte), NONE, ITEMS)
     rows["kind"] = KINDS.index(kind)
@@ -105,7 +106,7 @@ def _item_rows(kind: str, byte: Array, **columns: Array | int) -> Array:
 
 
 def _dense(kernel: Kernel, where: Places, data: bytes) -> Array:
-    """Return a row for each halfword that belongs to a channel: bias, weight or absent tap."""
+    """Return a row of ``ITEMS`` for each halfword of a channel: bias, weight or absent tap."""
     numbers = labels(kernel)
     at = np.flatnonzero(numbers)
     byte = HALF * at
@@ -115,7 +116,7 @@ def _dense(kernel: Kernel, where: Places, data: bytes) -> Array:
     taps = kernel.taps()
     tap = taps[slot]
     row, column = np.divmod(tap, kernel.kernel_w)
-    # a weight that is stored several times counts once
+    # A weight that is stored several times counts once.
     first_slots = np.unique(taps, return_index=True)[1]
     first_of_tap = np.zeros(len(taps), bool)
     first_of_tap[first_slots] = True
@@ -124,7 +125,7 @@ def _dense(kernel: Kernel, where: Places, data: bytes) -> Array:
     is_weight = ~is_bias & (tap >= 0)
     value = np.frombuffer(data, "<u2")[at]
     engine = where.engine_of(byte)
-    # every halfword begins as fill, and the halfword of an absent tap stays fill
+    # Every row starts as fill; rows of absent taps stay fill.
     rows = _item_rows("fill", byte, core=engine, value=value)
     rows["kind"][is_bias] = KINDS.index("bias")
     rows["kind"][is_weight] = KINDS.index("weight")
@@ -157,7 +158,10 @@ def _sparse(kernel: Kernel, walked: Walked, data: bytes) -> Iterator[Array]:
 def _masks_and_weights(
     kernel: Kernel, walked: Walked, same: Alike, start: Array, data: bytes
 ) -> Iterator[Array]:
-    """Yield rows of planes of equally many lanes; the masks of a plane begin at byte ``start``."""
+    """Yield the rows of masks and weights of planes with equally many lanes.
+
+    ``start`` has for each plane the byte at which its masks begin.
+    """
     masks = masks_of(kernel, same.lanes)
     engine = walked.table.engine[same.planes]
     plane_numbers = same.planes.tolist()
@@ -171,7 +175,7 @@ def _masks_and_weights(
     rows["core"] = np.repeat(engine, len(masks.numbers))
     rows["weights"] = zeros.sum(2).ravel()
     yield rows
-    # masks without bits for weights follow the weights of the mask before them
+    # A mask byte without a bit for a weight lies after the weights of the mask before it.
     gaps = np.tile(masks.gaps, len(engine))
     before = np.cumsum(gaps) - gaps
     ends = at + STEP[mask]
@@ -213,7 +217,7 @@ def _fill(table: Planes, where: Places) -> Array:
 
 
 def _halves(data: bytes, byte: Array) -> Array:
-    """Return the 16 bits at each byte; in sparse buffers these bytes may be odd."""
+    """Return the 16 bits that begin at each byte; in sparse buffers a byte may be odd."""
     array = np.frombuffer(data, np.uint8)
     high = array[byte + 1].astype(np.int64)
     return array[byte] + 2**8 * high

@@ -1,9 +1,9 @@
-"""Kernel buffers of H13: their sizes, and which channels lie in which engine, plane and lane.
+"""Kernel buffers of H13: their sizes, and the engine, plane and lane of each output channel.
 
-Each of at most sixteen engines reads a buffer. A buffer is a row of planes. A plane holds the
-biases and weights of several output channels; each of these channels is a lane. The lanes are
-interleaved halfword by halfword: first the biases, one of each lane, then for each step of the
-reduction one weight of each lane.
+Each of at most sixteen engines reads a buffer, which is a row of planes. A plane has the biases and
+weights of several output channels; each of these channels is a lane. The lanes are interleaved
+halfword by halfword: first one bias of each lane, then for each slot of each input channel one
+weight of each lane. A slot is the place of one tap of the kernel.
 
 Sources: five files of compiler 4.2.1 (tinygrad), and the constant sections whose SHA-256
 joshuaswarren/mil-hwx-compiler records under research/oracles/h13
@@ -29,50 +29,56 @@ from npulab.npus.ane.memory import (
 from npulab.npus.kit import ceil_div, expect, refuse_if
 from npulab.quant.layers import Conv2D
 
-TABLE_BYTES = 128  # bytes of an activation table
-# Bytes of the count before the masks; the third byte is not 0 for counts from 65536 on
+# An activation table has this many bytes.
+TABLE_BYTES = 128
+# The count before the masks has this many bytes; the third is used by counts from 65536 on
 # (k3_c512_n512_st2).
 COUNT_BYTES = 3
 MASK_BITS = 8
-# An engine works on 8 x 8 outputs at a time, or on twice as many of a larger tensor.
+# A kernel is small if its output has at most this many rows and columns.
 SMALL_SIDE = 8
-MOST_LANES = {True: 32, False: 16}  # most lanes of a plane, by Kernel.small
-MASK_LANES = {True: 4, False: 2}  # a mask has bits for at least this many lanes, by Kernel.small
-# Largest value of the fields Cin and Cout; also the most channels of all groups together.
+# By Kernel.small: the most lanes of a plane, and the fewest lanes for which a mask has bits.
+MOST_LANES = {True: 32, False: 16}
+MASK_LANES = {True: 4, False: 2}
+# The largest value of the fields Cin and Cout; all groups together also have at most so many.
 MOST_CHANNELS = 2**17 - 1
-MOST_GROUPS = 2**13 - 1  # largest value of the field for groups
-MOST_TAPS = 2**5 - 1  # largest value of the fields Kh and Kw
-MOST_STRIDE = 2**2 - 1  # largest value of the fields for strides
-MOST_BYTES = 2**32  # an address has 26 bits and counts units of 64 bytes
+# The largest values of the fields NumGroups, of Kh and Kw, and of Sx and Sy.
+MOST_GROUPS = 2**13 - 1
+MOST_TAPS = 2**5 - 1
+MOST_STRIDE = 2**2 - 1
+# An address has 26 bits and counts units of 64 bytes.
+MOST_BYTES = 2**32
 Pair = tuple[int, int]
 ONLY = {name: only for name, (only,) in EXPECTED["kernel"].items()}
-TABLE = 2  # the value of NonlinearMode for an activation table
+# The value of NonlinearMode for an activation table.
+TABLE = 2
 Values = Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """All that the layout of a kernel buffer depends on, as registers or a ``Conv2D`` say it.
+    """Everything that the layout of a kernel's buffers depends on.
 
-    ``outputs`` and ``inputs`` are the channels of all ``groups`` together; a kernel with as many
-    groups as inputs and as outputs is depthwise. ``stride`` is (h, w); ``bias`` is True if the
-    kernel has a bias. ``sparse`` kernels leave out weights of zero and have mask bits instead;
-    ``small`` says that the output is at most 8 x 8. ``lanes`` is the most channels of a plane, a
-    power of two (``2 ** ConvCfg.OCGSize``); 0 means the compiler's choice: 32 for small outputs and
-    else 16, in both cases at most a sixteenth of a group's channels, rounded down to a power of
-    two. ``columns`` are the output columns that are computed at a time (``ConvCfg.Ox``): then
-    ``stride`` is the step from the first column to the first of the next columns, and the buffer
-    holds each weight once for every column, shifted. With a ``table`` each engine's buffer begins
-    with the 128 bytes of an activation table.
+    - ``outputs`` and ``inputs``: the channels of all ``groups`` together. A kernel with as many
+      groups as inputs and as outputs is depthwise.
+    - ``stride``: (h, w). ``bias``: true if the kernel has a bias.
+    - ``sparse``: true if weights of 0 are left out and mask bits say which.
+    - ``small``: true if the output has at most 8 x 8 pixels.
+    - ``lanes``: the most channels of a plane, a power of two (``2 ** ConvCfg.OCGSize``). 0 means
+    the compiler's choice: at most 32 for small outputs, else 16, and at most a sixteenth of a
+    group's output channels, rounded down to a power of two. - ``columns``: how many output columns
+    are computed at a time (``ConvCfg.Ox``). If there are several, ``stride`` is the step from their
+    first column to the first of the next columns, and the buffer has a shifted copy of the weights
+    for each column. - ``table``: true if each engine's buffer begins with the 128 bytes of an
+    activation table.
 
-    How sure: dense, grouped by 4, depthwise, two columns of a depthwise 1x9, dense with a table,
-    and the sparse form for 1x1 and 3x3 with stride 2 are SHA-256 equal to sections of the compiler.
-    A guess, by the same rule: other numbers of groups and groups of fewer than 16 channels, more
-    than 16 channels that are not a multiple of 16 (for products the compiler makes tasks of powers
-    of two), stride 3, strides that differ, sparse kernels of stride 1, absent taps of a kernel that
-    is not sparse, a table before biases or masks, and the order of taps if the padding is odd at
-    the top or the left. Raises ValueError naming the value that is out of range or does not go with
-    the other values.
+    Proved, by equal SHA-256 of sections that the compiler wrote: dense kernels, 4 groups,
+    depthwise, two columns of a depthwise 1x9, dense with a table, sparse 1x1 and 3x3 of stride 2.
+    A guess by the same rule: other numbers of groups; groups of fewer than 16 channels; more than
+    16 channels that are no multiple of 16; stride 3; strides that differ; sparse kernels of stride
+    1; absent taps of a dense kernel; a table before biases or masks; the order of taps for odd
+    padding at the top or left. Raises ValueError, with the field, for a value that is out of range
+    or contradicts others.
 
     >>> Kernel(64, 64, 3, 3).shape, Kernel(64, 64, groups=64).shape
     ((64, 3, 3, 64), (1, 1, 1, 64))
@@ -152,25 +158,25 @@ class Kernel:
 
     @property
     def depthwise(self) -> bool:
-        """True if each output channel reads one input channel of its own."""
+        """True if each output channel reads only the input channel of the same number."""
         return self.groups == self.inputs == self.outputs and self.groups > 1
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The shape of the weights: OHWI, I being the input channels of a group; depthwise 1HWC."""
+        """The shape of the weights: OHWI with the input channels of one group; depthwise 1HWC."""
         if self.depthwise:
             return 1, self.kernel_h, self.kernel_w, self.outputs
         return self.outputs, self.kernel_h, self.kernel_w, self.depth
 
     @property
     def depth(self) -> int:
-        """Input channels that an output channel reads."""
+        """The number of input channels that an output channel reads."""
         return self.inputs // self.groups
 
     @property
     def parts(self) -> int:
-        """The number of groups that are stored apart from each other; 1 for depthwise kernels,
-        whose groups share planes.
+        """The number of groups that have planes of their own; 1 for depthwise kernels, whose groups
+        share planes.
         """
         if self.depthwise:
             return 1
@@ -190,8 +196,10 @@ class Kernel:
 
     @cached_property
     def slots(self) -> int:
-        """The stored halfwords of a channel for each input channel; each phase of the stride has
-        the same number of slots, so the taps of some slots are absent."""
+        """The number of halfwords that an output channel has for each input channel.
+
+        Every phase of the stride has equally many slots, so some slots have no tap.
+        """
         return len(self.taps())
 
     @property
@@ -201,22 +209,23 @@ class Kernel:
 
     @property
     def table_bytes(self) -> int:
-        """Bytes before the planes of each engine."""
+        """The number of bytes of the activation table before an engine's planes; 0 without one."""
         if self.table:
             return TABLE_BYTES
         return 0
 
     @property
     def bias_rows(self) -> int:
-        """Halfwords of bias in each lane."""
+        """The number of halfwords of bias in each lane: one for each of ``columns``, or 0."""
         if self.bias:
             return self.columns
         return 0
 
     @property
     def least_bytes(self) -> int:
-        """A lower bound of the bytes of all engines' buffers: without fill and, in a sparse kernel,
-        without counts and weights.
+        """A lower bound of the bytes of all buffers.
+
+        Fill is not counted; of a sparse kernel counts and weights are not counted either.
         """
         total = 0
         for chunk in _chunks(self):
@@ -227,21 +236,22 @@ class Kernel:
         return self.parts * total + self.table_bytes * min(ENGINES, self.outputs // self.parts)
 
     def mask_width(self, lanes: int) -> int:
-        """The number of mask bits for each slot of a plane with this number of lanes: one for each
-        lane, but at least 2, or 4 if the kernel is ``small``.
+        """The number of mask bits for each slot of a plane with ``lanes`` lanes.
+
+        It is one for each lane, but at least 2, or 4 if the kernel is ``small``.
         """
         return max(lanes, MASK_LANES[self.small])
 
     def mask_bytes(self, lanes: int) -> int:
-        """Bytes of the masks of a plane with this number of lanes."""
+        """The number of mask bytes of a plane with ``lanes`` lanes."""
         return ceil_div(self.depth * self.slots * self.mask_width(lanes), MASK_BITS)
 
     def taps(self) -> Array:
-        """(slots,) int64: the tap ``row * kernel_w + column`` in each slot, -1 if it is absent.
+        """Return the tap in each slot, (slots,) int64: ``row * kernel_w + column``, -1 without one.
 
         A phase is the taps whose row and column have the same remainders modulo the stride. Slots
-        go phase by phase (the remainder of the row changes slowest). Within a phase they go row by
-        row and column by column. Each tap has one slot for each of the ``columns`` output columns.
+        are ordered by phase (the row's remainder changes slowest), then by row, then by column.
+        Each tap has one slot for each of the ``columns`` output columns.
 
         >>> Kernel(16, 1, 3, 3, stride=(2, 2)).taps()
         array([ 0,  2,  6,  8,  1, -1,  7, -1,  3,  5, -1, -1,  4, -1, -1, -1])
@@ -250,7 +260,7 @@ class Kernel:
         shifts = wide // self.columns * np.arange(self.columns)
         rows = ceil_div(self.kernel_h, high)
         columns = ceil_div(self.kernel_w + int(shifts[-1]), wide)
-        # axes: phase of the rows, phase of the columns, row, column, column of the output
+        # The axes are: phase of the row, phase of the column, row, column, output column.
         row = np.arange(high)[:, None, None, None, None] + high * np.arange(rows)[:, None, None]
         column = np.arange(wide)[:, None, None, None] + wide * np.arange(columns)[:, None] - shifts
         present = (row < self.kernel_h) & (column >= 0) & (column < self.kernel_w)
@@ -260,10 +270,9 @@ class Kernel:
 class Planes(NamedTuple):
     """The planes of a kernel in the order of the buffers; every field is (P,) int64.
 
-    ``engine`` is the engine that reads the plane. ``first`` is the channel of lane 0; the next
-    lanes hold the channels after it. ``lanes`` is the number of lanes. ``run`` is the number of the
-    run that the plane belongs to. A run is all planes of one group in one engine's buffer, and is
-    filled up to 64 bytes.
+    ``engine`` is the engine that reads the plane. ``first`` is the output channel of lane 0; the
+    next lanes have the channels after it. ``lanes`` is the number of lanes. ``run`` is the number
+    of the plane's run: all planes of one group in one engine's buffer, filled up to 64 bytes.
     """
 
     engine: Array
@@ -275,8 +284,8 @@ class Planes(NamedTuple):
 def planes(kernel: Kernel) -> Planes:
     """Return the planes of a kernel, engine by engine.
 
-    Channels are dealt out in rounds of at most 16 planes, one plane to each engine. The last planes
-    may have fewer lanes.
+    Output channels are dealt out in rounds, in which each engine gets at most one plane. Planes of
+    the last rounds may have fewer lanes.
 
     >>> planes(Kernel(768, 64, small=True)).lanes[:4]
     array([32, 16, 32, 16])
@@ -285,7 +294,7 @@ def planes(kernel: Kernel) -> Planes:
     lanes, used, times = np.array(_chunks(kernel)).T
     lanes, used = np.repeat(lanes, times), np.repeat(used, times)
     begin = np.cumsum(lanes * used) - lanes * used
-    # planes are listed chunk by chunk, with one plane in each engine, for each group
+    # For each group, planes are first listed chunk by chunk, then sorted by engine.
     chunk = np.tile(np.repeat(np.arange(len(lanes)), used), kernel.parts)
     engine = np.arange(used.sum()) - np.repeat(np.cumsum(used) - used, used)
     engine = np.tile(engine, kernel.parts)
@@ -297,10 +306,10 @@ def planes(kernel: Kernel) -> Planes:
 
 
 class Chunk(NamedTuple):
-    """A run of output channels of a group, spread over engines in planes of one size.
+    """Consecutive output channels of a group, dealt out to engines in planes of one size.
 
-    ``lanes`` is the number of channels in each plane. ``planes`` is the number of engines (1 to
-    16) that hold one plane each. ``times`` is the number of such rounds over the engines.
+    ``lanes`` is the number of channels of each plane, ``planes`` the number of engines (1 to 16)
+    that get a plane in a round, ``times`` the number of rounds.
     """
 
     lanes: int
@@ -309,7 +318,7 @@ class Chunk(NamedTuple):
 
 
 def _chunks(kernel: Kernel) -> list[Chunk]:
-    """Return chunks that together hold all output channels of one group, in order."""
+    """Return the chunks of one group; together they have all its output channels, in order."""
     out = []
     channels, most = kernel.outputs // kernel.parts, kernel.most_lanes
     while channels:
@@ -329,9 +338,9 @@ def _lanes_for(channels: int) -> int:
 
 
 class Places(NamedTuple):
-    """Where planes and buffers lie, in bytes from the beginning of the first buffer.
+    """The places of planes and buffers, in bytes from the beginning of the first buffer.
 
-    ``start`` and ``size`` (P,) are those of each plane; ``engines`` (E, 2) has offset and length of
+    ``start`` and ``size`` (P,) are those of each plane; ``engines`` (E, 2) has offset and size of
     each engine's buffer.
     """
 
@@ -341,24 +350,23 @@ class Places(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Bytes of all buffers."""
+        """The number of bytes of all buffers."""
         return int(self.engines[-1].sum())
 
     def engine_of(self, byte: Array) -> Array:
-        """Return the engine in whose buffer each byte lies."""
+        """Return for each byte the number of the engine whose buffer has it."""
         return np.searchsorted(self.engines[:, 0], byte, "right") - 1
 
     def of_byte(self, byte: int) -> Pair:
-        """Return the engine in whose buffer a byte lies, and its offset in that buffer."""
+        """Return the number of the engine whose buffer has a byte, and the byte's offset there."""
         engine = int(self.engine_of(np.array(byte)))
         return engine, byte - int(self.engines[engine, 0])
 
 
 def places(kernel: Kernel, table: Planes, nonzero: Array | int = 0) -> Places:
-    """Return where planes and buffers lie; ``table`` are the planes of the kernel.
+    """Return the places of planes and buffers; ``table`` are the planes of the kernel.
 
-    ``nonzero`` is the number of weights that each plane of a sparse kernel stores; it has no effect
-    in a dense kernel.
+    ``nonzero`` is how many weights each plane of a sparse kernel stores; dense kernels ignore it.
     """
     size = HALF * kernel.steps * table.lanes
     if kernel.sparse:
@@ -379,11 +387,11 @@ def places(kernel: Kernel, table: Planes, nonzero: Array | int = 0) -> Places:
 
 
 def kernel_of(layer: Conv2D) -> Kernel:
-    """Return the kernel that the compiler makes of a layer; it has a bias if the layer's is not all
-    0.
+    """Return the kernel that the compiler makes of a layer.
 
-    Kernels whose stride leaves taps absent are sparse (all known kernels of stride 2 are 1x1 or
-    3x3). Raises ValueError for dilation and for a channel multiplier, of which no file is known.
+    It has a bias if a bias of the layer is not 0. It is sparse if a kernel size is no multiple of
+    the stride, so that slots have no tap; the known kernels of stride 2 are 1x1 and 3x3. Raises
+    ValueError for dilation and for a channel multiplier, because no file with them is known.
     """
     if layer.dilation != (1, 1):
         raise ValueError(f"kernel of {layer}: got dilation {layer.dilation}, allowed is (1, 1)")
@@ -404,18 +412,18 @@ def kernel_of(layer: Conv2D) -> Kernel:
     )
 
 
-# What registers say of a kernel and of the engines' buffers
+# Kernels and places of buffers read from registers
 
 
 def from_registers(values: Values) -> Kernel:
-    """Return the kernel of a convolution task from its raw fields by name (``Common.ConvCfg.Kw``).
+    """Return the kernel of a convolution task from raw values by name (``Common.ConvCfg.Kw``).
 
-    ``NumGroups`` counts groups; ``Cin`` and ``Cout`` are the channels of one group
-    (k1_c64_n256_g4). ``UnicastEn`` 1 means a depthwise kernel: ``Cin`` must equal ``Cout``, and
-    ``NumGroups`` must be 1. ``Ox`` is the number of output columns that are computed at a time
-    (k1x9 of 1024 channels has 2, with ``Sx`` 2 and half as many columns in ``OutDim.Wout``). Raises
-    ValueError with field and value for a value whose layout is not known, for fields that
-    contradict each other, and for a required field that is missing.
+    ``NumGroups`` is the number of groups; ``Cin`` and ``Cout`` are the channels of one group
+    (k1_c64_n256_g4). ``UnicastEn`` 1 means a depthwise kernel, with ``Cin`` equal to ``Cout`` and
+    ``NumGroups`` 1. ``Ox`` is the number of output columns that are computed at a time: k1x9 of
+    1024 channels has 2, with ``Sx`` 2 and half the columns in ``OutDim.Wout``. Raises ValueError,
+    with field and value, for a value whose layout is not known, for fields that contradict each
+    other, and for a missing field.
     """
     expect(
         {**ONLY, **values},
@@ -459,10 +467,10 @@ def from_registers(values: Values) -> Kernel:
 
 
 def places_of(values: Values) -> Array:
-    """(E, 2) int64: byte from the kernel base and bytes of the buffer of each engine that is on.
+    """Return (offset, size) in bytes of the buffer of each engine that is on, (engines, 2) int64.
 
-    Fields are raw, in units of 64 bytes. Raises ValueError for an engine that is on after an
-    engine that is off.
+    Offsets count from the base address of the coefficients. ``values`` are raw values by name.
+    Raises ValueError if an engine is on after an engine that is off.
     """
     on = [i for i in range(ENGINES) if values.get(f"KernelDMASrc.CoeffDMAConfig[{i}].En", 0)]
     if on != list(range(len(on))):

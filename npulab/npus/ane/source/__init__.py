@@ -1,1 +1,1 @@
-"""The input of a compiler: its network and weights, and what they state of the registers."""
+"""The input of a compiler: its source network and weights, and the registers that they decide."""

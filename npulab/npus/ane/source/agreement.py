@@ -1,10 +1,9 @@
-"""A source network compared with the registers of a compiled file: its claims, which of them agree,
-and how many prove something.
+"""A source network compared with the registers of a compiled file.
 
-Registers are plain mappings of raw numbers by block, register and field (``Common.InDim.Win``), one
-for each task. Only facts that files of compilers 4.2.1 to 9.509 show are claimed. Nothing is
-claimed of the compiler's choices (tiles, places in the unit's memory), or of features without a
-public file (8-bit types, batches).
+A claim is the value of a field that follows from the network. Registers are given as raw values by
+full name (``Common.InDim.Win``), a mapping for each task. There are claims only about facts that
+files of compilers 4.2.1 to 9.509 show, and none about choices of the compiler (tiles, places in the
+unit's memory) or features without a public file (8-bit types, batches).
 """
 
 from __future__ import annotations
@@ -29,9 +28,11 @@ from npulab.npus.ane.source.parameters import (
 from npulab.npus.kit import Capture, numbers_of, pd, read_rows
 from npulab.npus.kit.fields import values_of as values_of_job
 
-Values = Mapping[str, int]  # raw numbers of a task by field
+# The raw values of a task by the fields' full names.
+Values = Mapping[str, int]
 Networks = Mapping[str, Network]
-Files = Mapping[str, Sequence[Values]]  # the values of each task, by file name
+# The raw values of each task of a compiled file, by the file's name.
+Files = Mapping[str, Sequence[Values]]
 ROWS = read_rows(Path(__file__).with_name("claims.csv"))
 SEEN = ("Conv", "Neuron", "Concat", "ScaledElementWise", "GOC")
 COLUMNS = ("file", "task", "what", "field", "expected", "found", "varies")
@@ -40,11 +41,11 @@ NETWORK = "net.plist"
 
 
 def claims(network: Network) -> list[Claim]:
-    """Return the claims of a network on its file's registers: sizes, types, strides, kernel, bias,
-    engines, activation.
+    """Return the claims of a network about the registers of its compiled file.
 
-    A network of a kind that no public file has claims nothing: with two main units, views or
-    broadcasts, or batches. Raises ValueError for shapes that do not go together.
+    They are about sizes, types, strides, kernel, bias, engines and activation. A network of a kind
+    that no public file has (two main units, views, broadcasts, batches) has no claims. Raises
+    ValueError for shapes that contradict each other.
     """
     work = chain_of(network)
     batched = any(shape.batch > 1 for shape in shapes(network).values())
@@ -60,10 +61,10 @@ def claims(network: Network) -> list[Claim]:
 
 
 def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Claim]:
-    """Return the claims, each with the number that the file has (``got``).
+    """Return the claims, each with the value that the file has as ``got``.
 
-    ``values`` are raw numbers by field, for each task in order. ``got`` is None if the file has no
-    such task. A claim is left out if its task's values lack the field.
+    ``values`` are the raw values of each task by field. ``got`` is None if the file has too few
+    tasks. A claim is left out if the task's values do not have its field.
     """
     out = []
     for claim in stated:
@@ -76,21 +77,24 @@ def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Claim]:
 
 
 def values_of(capture: Capture) -> Sequence[Values]:
-    """Return the raw numbers by field of each of a capture's tasks, in order."""
+    """Return the raw values of each task of a capture by the fields' full names."""
     return [values_of_job(job, capture.maps, raw=True) for job in capture.jobs]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Networks compared with the files of the same names: every comparison, and how many of them
-    prove something."""
+    """Networks compared with the compiled files of the same names.
+
+    ``comparisons`` has the claims of each file by its name. ``varying`` are the fields that have
+    different values in different tasks or files; a comparison of another field proves nothing.
+    """
 
     comparisons: Mapping[str, tuple[Claim, ...]]
     varying: frozenset[str]
 
     @cached_property
     def claims(self) -> list[tuple[str, Claim]]:
-        """Pairs of the file's name and a claim."""
+        """Every claim of every file, as (file name, claim)."""
         pairs = []
         for name, found in self.comparisons.items():
             pairs += [(name, claim) for claim in found]
@@ -110,15 +114,16 @@ class Agreement:
 
     @property
     def tested(self) -> int:
-        """The comparisons that can prove something: their fields are not equal in all tasks of all
-        files.
-        """
+        """The number of comparisons of fields in ``varying``, which can prove something."""
         return sum(claim.field in self.varying for _, claim in self.claims)
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row for each comparison: file, task, what, field, expected, found, varies (between
-        the files)."""
+        """A table with a row for each comparison.
+
+        Columns: file, task, what, field, expected, found, varies (true if the field is in
+        ``varying``).
+        """
         rows = [(name, *claim[:5], claim.field in self.varying) for name, claim in self.claims]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -135,9 +140,9 @@ class Agreement:
 
 
 def agreement(networks: Networks, files: Files) -> Agreement:
-    """Compare each network with the file of its name, given as the values of its tasks.
+    """Return the comparison of each network with the compiled file of the same name.
 
-    Raises ValueError for names that only one of the two has.
+    Raises ValueError for a network without a file and for a file without a network.
     """
     alone = networks.keys() ^ files.keys()
     if alone:
@@ -155,8 +160,9 @@ def agreement(networks: Networks, files: Files) -> Agreement:
 
 
 def pairings(networks: Networks, files: Files) -> pd.DataFrame:
-    """Return a table: the number of comparisons that differ between each network (row) and each
-    file (column).
+    """Return a table of how many comparisons differ between each network (row) and file (column).
+
+    It shows if a network agrees best with its own file.
     """
     rows: dict[str, dict[str, int]] = {}
     for name, network in networks.items():
@@ -168,12 +174,12 @@ def pairings(networks: Networks, files: Files) -> pd.DataFrame:
 
 
 def _stated(network: Network, task: int) -> Iterator[Claim]:
-    """Yield the claims of a network on a task's registers."""
+    """Yield the claims of a network about the registers of one task."""
     of = subject(network, task)
     size = of.engine_bytes
     for row, number in numbers_of(ROWS, of):
         yield Claim(task, row.note, row.field, number)
-    # which engines get a table changed from one compiler to the next
+    # Compilers differ in which engines get the table of a task of several channels.
     if not of.engines_known or (of.engines and not of.conv and of.channels > 1):
         return
     for engine in range(ENGINES):

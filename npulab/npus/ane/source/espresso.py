@@ -1,9 +1,10 @@
-"""Weight files of a network, as arrays: ``model.espresso.weights`` and raw files.
+"""The weight files of a source network as arrays: ``model.espresso.weights`` and raw files.
 
-A ``model.espresso.weights`` begins with a u64 count and as many pairs of u64: number and bytes of a
-payload; the payloads follow in that order without gaps (little-endian; four entries of 56, 32, 32
-and 24 bytes put the last at byte 192, which is the offset that the network's file gives). Other
-files, such as ``net.additional.weights``, are raw.
+A ``model.espresso.weights`` begins with the number of its payloads. For each payload follow its
+number and its size in bytes, then come the payloads in this order without gaps. All numbers are
+little-endian with 64 bits. This was confirmed by a file with payloads of 56, 32, 32 and 24 bytes:
+the last begins at byte 192, as its network states. Other weight files, such as
+``net.additional.weights``, are raw arrays.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ DTYPES = {"Float16": "<f2", "Float32": "<f4", "UInt8": "u1", "Int8": "i1"}
 
 
 class Entry(NamedTuple):
-    """A payload of a ``model.espresso.weights``, with its number."""
+    """A payload of a ``model.espresso.weights``: its number, and its bytes in the file."""
 
     id: int
     data: bytes
 
 
 class SourceWeights(NamedTuple):
-    """A unit's weights OHWI and bias, float16; bias is None if nothing adds one."""
+    """The weights (OHWI) and the bias of a convolution, float16; bias is None if it has none."""
 
     weights: Array
     bias: Array | None
@@ -41,8 +42,8 @@ class SourceWeights(NamedTuple):
 def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[Entry, ...]:
     """Return the payloads of a ``model.espresso.weights``, in the order of the file.
 
-    Raises ValueError (file, byte offset, field, got, allowed) for a file without a count, a count
-    above 65536, a count or sizes past the end, a repeated number, and bytes after the last payload.
+    Raises ValueError, with file, byte offset and field, for a file without a count, a count above
+    65536, pairs or payloads past the end, a repeated number, and bytes after the last payload.
 
     >>> read_espresso(np.array([1, 3, 2], U64).tobytes() + b"ab")
     (Entry(id=3, data=b'ab'),)
@@ -82,14 +83,14 @@ def _entries(data: bytes) -> tuple[Entry, ...]:
 
 
 def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, SourceWeights]:
-    """Return weights and bias of each convolution, as the compiler converts them to float16 (to
-    nearest, ties to even).
+    """Return weights and bias of each convolution by the unit's name.
 
-    ``files`` are the bytes of the network's weights by name without path, as
-    ``plist.weights_files`` gives them. The bias is that of the unit after the convolution, if no
-    other unit reads its output. Weights lie in the file as [output, input, row, column]. Raises
-    ValueError (unit, key, got, allowed) for a kernel that is not ``Dense`` or has a depth, an
-    unknown type, an index or file that is missing, and for weights past the end of their file.
+    They are rounded to float16 as the compiler does (to nearest, ties to even). ``files`` are the
+    bytes of the network's weight files by name without path, as ``plist.weights_files`` returns
+    them; weights lie in a file as [output, input, row, column]. The bias is that of the unit after
+    the convolution, if only this unit reads the convolution's output. Raises ValueError, with unit
+    and key, for a kernel that is not ``Dense`` or has a depth, an unknown type, a missing index or
+    file, and weights past the end of their file.
     """
     found = shapes(network)
     out = {}
@@ -122,7 +123,10 @@ def _source(
 def _array(
     network: Network, unit: Unit, what: str, count: int, files: Mapping[str, bytes]
 ) -> Array:
-    """Return ``(count,) float16`` from the place that a unit's keys give."""
+    """Return ``count`` numbers as float16 from the file, offset and type that a unit's keys state.
+
+    ``what`` begins the names of these keys.
+    """
     keys = unit.scalars
     kind = keys.get(f"{what}Type", "Float16")
     if kind not in DTYPES:
@@ -133,7 +137,8 @@ def _array(
         raise ValueError(
             f"{unit.name}.{what}Index: got no value, allowed is the number of a file of Weights"
         )
-    assert network.weights is not None  # a network refuses an index without its file
+    # Reading a network refuses an index without a file.
+    assert network.weights is not None
     name = Path(network.weights[keys[f"{what}Index"]]).name
     refuse_if(
         name not in files,

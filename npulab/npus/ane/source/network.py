@@ -1,5 +1,6 @@
-"""A source network as values: inputs, units and outputs with all keys of their dictionaries, in
-Apple's spelling."""
+"""Values of a source network: inputs, units and outputs, with the keys of their dictionaries.
+
+Keys keep Apple's spelling."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Keys = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Part:
-    """A named dictionary of a network: ``keys`` are all of its keys, in the order of the file."""
+    """A named dictionary of a network; ``keys`` has its keys and values, in the order of the
+    file."""
 
     name: str
     keys: Keys = field(default_factory=dict)
@@ -40,7 +42,7 @@ class Unit(Part):
 
     @property
     def bottoms(self) -> tuple[str, ...]:
-        """The names of the inputs and units that it reads."""
+        """The names of the inputs and units that the unit reads."""
         return _names(self.keys["Bottom"])
 
     @property
@@ -50,7 +52,8 @@ class Unit(Part):
 
     @property
     def scalars(self) -> Keys:
-        """The keys that place weights and biases, also those in ``BiasScaleGroupData``."""
+        """The keys in ``Params`` and in its ``BiasScaleGroupData``, which place weights and
+        biases."""
         return {**self.params, **self.params.get("BiasScaleGroupData", {})}
 
 
@@ -65,11 +68,11 @@ class Output(Part):
 
 @dataclass(frozen=True)
 class Network:
-    """Inputs, units and outputs in the order of the file.
+    """A source network: its inputs, units and outputs, in the order of the file.
 
-    ``weights`` are paths as written, of which only the last part means something on another
-    machine; None if the file has no such list. ``other`` are all other keys, ``order`` is the
-    order of the keys in the file.
+    ``weights`` are the paths of weight files as written, None if the file has no list; only their
+    last part is valid on another machine. ``other`` are all other keys, ``order`` is the order of
+    all keys in the file.
     """
 
     name: str
@@ -85,12 +88,12 @@ class Network:
 
     @cached_property
     def parts(self) -> dict[str, Part]:
-        """Inputs, units and outputs by name."""
+        """All inputs, units and outputs by name."""
         return {part.name: part for part in (*self.inputs, *self.units, *self.outputs)}
 
     @cached_property
     def readers(self) -> dict[str, list[Unit | Output]]:
-        """The units and outputs that read each input and unit, by its name."""
+        """For each input and unit, by its name, the units and outputs that read it."""
         found: dict[str, list[Unit | Output]] = {}
         for part in (*self.inputs, *self.units):
             found[part.name] = []
@@ -102,10 +105,12 @@ class Network:
 
     @cached_property
     def sorted_units(self) -> tuple[Unit, ...]:
-        """The units, each after the units that it reads; raises ValueError if units wait for one
-        another."""
+        """The units, each after the units that it reads.
+
+        Raises ValueError if units read each other in a loop.
+        """
         units = {unit.name: unit for unit in self.units}
-        # all names first, so that independent units keep the order of the file
+        # All names are added first, so that independent units keep the order of the file.
         sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(units, ()))
         for name, unit in units.items():
             sorter.add(name, *(bottom for bottom in unit.bottoms if bottom in units))

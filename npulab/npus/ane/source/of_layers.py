@@ -1,4 +1,4 @@
-"""From a layer to the source network that a compiler would be given for it, and its weight files.
+"""From a layer to its source network and weight files, as a compiler would be given them.
 
 Keys are spelled as in the networks next to public files of compiler 4.2.1.
 """
@@ -34,13 +34,13 @@ Layer = Conv2D | FullyConnected | Elementwise | Activation | Concat
 
 
 def source_of(layer: Layer, names: Sequence[str] = (), name: str = "net") -> tuple[Network, Files]:
-    """Return the network of one layer, and its weight files by name: fp16, weights as [output,
-    input, row, column].
+    """Return the source network of a layer, and the bytes of its weight files by name.
 
-    ``names`` are those of the inputs and the output, as ``lower`` takes them; by default they are
-    ``input``, ``input1`` and ``output``. Raises ``Unsupported`` for layers that no public network
-    has, such as groups, dilation, depthwise, subtraction, constants, broadcasting, and activations
-    without a name of the compiler; raises ValueError for a wrong number of names.
+    Files have fp16 numbers, weights as [output, input, row, column]. ``names`` are the names of the
+    inputs, then of the output, by default ``input``, ``input1``, ..., ``output``. Raises
+    ``Unsupported`` for layers that no public network has, such as groups, dilation, depthwise,
+    subtraction, constants, broadcasting, and activations that the compiler has no name for. Raises
+    ValueError for a wrong number of names.
 
     >>> network, files = source_of(Concat([(1, 1, 16), (1, 1, 8)]))
     >>> [unit.type for unit in network.units], files
@@ -108,7 +108,7 @@ def _units(layer: Layer, bottoms: list[str], last: str) -> tuple[list[Unit], Fil
 
 
 def _is_plain(layer: Elementwise) -> bool:
-    """True for two tensors of one shape without scales, bias or activation."""
+    """Return true for two tensors of equal shape, without scales, bias and activation."""
     if layer.other_shape != layer.input_shape or layer.activation is not None:
         return False
     if np.ndim(layer.scale) > 0 or layer.scale != 1:
@@ -117,11 +117,11 @@ def _is_plain(layer: Elementwise) -> bool:
 
 
 def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], Files]:
-    """Return the units of a convolution, each of which reads the unit before it, and the files.
+    """Return the units of a convolution, and its weight files by name.
 
     The units are a ``Conv``, a ``GOC`` if a bias is not 0, and a ``Neuron`` for relu. The first
-    reads ``bottom``; the final one has the name ``last``. Raises ``Unsupported`` for depthwise,
-    groups, dilation and activations other than relu.
+    reads the input ``bottom``, every other unit the unit before it; the last has the name ``last``.
+    Raises ``Unsupported`` for depthwise, groups, dilation and activations other than relu.
     """
     depthwise = layer.depthwise and layer.input_shape[2] > 1
     if depthwise or layer.groups > 1 or layer.dilation != (1, 1):
@@ -139,7 +139,7 @@ def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], Fil
     oihw = weights.transpose(0, 3, 1, 2)
     files = {WEIGHTS: _halves_of(oihw)}
     kernel_keys = _kernel_keys(layer)
-    # (type of the unit, end of its name, its keys)
+    # For each unit: its type, the end of its name, its keys.
     chain: list[tuple[str, str, Keys]] = [("Conv", "conv", kernel_keys)]
     if np.any(layer.bias):
         files[BIASES] = _halves_of(layer.bias)
@@ -157,7 +157,8 @@ def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], Fil
     for kind, ending, keys in chain:
         name = f"{last}_{ending}"
         if len(units) + 1 == len(chain):
-            name = last  # the last unit has the name of the output tensor
+            # The last unit is named after the output tensor.
+            name = last
         channels = None
         if kind == "Conv":
             channels = layer.output_shape[2]
@@ -190,7 +191,7 @@ def _kernel_keys(layer: Conv2D) -> Keys:
 def _unit(
     kind: str, name: str, bottom: Any, params: Keys | None = None, channels: int | None = None
 ) -> Unit:
-    # the keys are in alphabetical order
+    # Public files have the keys in alphabetical order.
     keys = {"Bottom": bottom, "Name": name}
     if channels is not None:
         keys["OutputChannels"] = channels

@@ -1,7 +1,7 @@
-"""Numbers that a network states of the layer that its file is compiled to: shapes, strides, and the
-numbers that ``parameters.csv`` and ``claims.csv`` name.
+"""Numbers of a layer that its source network states: shapes, strides, codes, kernel.
 
-tinygrad's notes on a compiled file (source S) use most names of ``parameters.csv``.
+They are the values that rows of ``parameters.csv`` and ``claims.csv`` name. Most names of
+``parameters.csv`` are those of tinygrad's notes on a compiled file (source S).
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ ALIGN = 64  # every stride is a multiple of this many bytes
 WIDTHS = {"Float16": 2, "UInt8": 1, "Int8": 1, "Float32": 4}  # bytes of an element
 # Codes of types: source S guesses them from files; no file shows which 8-bit type has which code.
 CODES = enum("format")
-# The compiler's numbers of operations and activations, by the networks' spelling.
+# The compiler's codes of operations and of activations, by their names in networks.
 OPERATIONS, NEURONS = enum("network_unit"), enum("network_neuron")
 SPELLED = {name.lower(): code for name, code in NEURONS.items()}
 MAIN = ("Conv", "ScaledElementWise", "ElementWise", "Pooling", "Neuron", "GOC", "Concat")
 FUSED = ("GOC", "Neuron")
-NEURAL = ("Conv", "Neuron", "Concat")  # units that the neural engine runs
-# PE.Cfg.OpMode of two sources; order and spelling of the last two: 0 to 3 in the bare task files
+# The types of units that the neural engine runs.
+NEURAL = ("Conv", "Neuron", "Concat")
+# PE.Cfg.OpMode of a task with two sources, by the operation's name in networks. Files of networks
+# show 0 and 1; that Max is 2 and Min is 3 follows from the order in the bare task files.
 ELEMENTWISE = {"Add": 0, "Mult": 1, "Mul": 1, "Max": 2, "Min": 3}
-# Fields of ConvCfg hold less than this; the compiler cuts larger kernels.
+# Steps and kernel sizes of a task are below these numbers; the compiler cuts larger kernels.
 MOST_STEP, MOST_KERNEL = 2**2, 2**5
-HALF, ONE = "Float16", 0x3C00  # 1.0 as the bits of a float16
+# ONE is 1.0 as the bits of a float16.
+HALF, ONE = "Float16", 0x3C00
 # Parameters that some networks do not have.
 OPTIONAL = ("BiasScalar", "ScaleScalar", "UsedEngines", "EngineBytes")
 AXES = {
@@ -46,7 +49,10 @@ AXES = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A tensor's extents, its type as the file spells it, and its interleave."""
+    """The sizes of a tensor, its element type as the file spells it, and its interleave.
+
+    ``interleave`` is how many channels share a row.
+    """
 
     width: int
     height: int
@@ -58,7 +64,7 @@ class Shape:
 
 
 class Strides(NamedTuple):
-    """Bytes between rows, planes, depths and batches of a tensor; None if no key states them."""
+    """The bytes between rows, planes, depths and batches of a tensor; None if no key states it."""
 
     row: Any
     plane: Any
@@ -70,7 +76,7 @@ STRIDES = ("Row", "Plane", "Depth", "Batch")  # as they are spelled in the keys 
 
 
 class Window(NamedTuple):
-    """A kernel's extents, its steps, and the border on each side of the image."""
+    """The sizes of a kernel, its steps, and the padding on each side of the image, in pixels."""
 
     width: int = 1
     height: int = 1
@@ -85,8 +91,10 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """The units that a file runs: the main unit, the units after it that only change its output,
-    and the output that they give.
+    """The units of a network that run in one task.
+
+    These are the main unit, the biases and activations that change its output, and the output of
+    the last of them.
     """
 
     main: Unit
@@ -95,7 +103,7 @@ class Chain:
 
     @property
     def neuron(self) -> str:
-        """The activation, as the file spells it; empty if there is none."""
+        """The name of the activation as the file spells it, empty without an activation."""
         for unit in (self.main, *self.fused):
             if unit.type == "Neuron":
                 return str(unit.params.get("Type", ""))
@@ -103,13 +111,13 @@ class Chain:
 
     @property
     def has_bias(self) -> bool:
-        """True if a convolution's output gets a bias for each channel."""
+        """True if a bias for each channel is added to a convolution's output."""
         given = any("BiasIndex" in unit.scalars for unit in self.fused)
         return self.main.type == "Conv" and given
 
 
 def kernel_of(unit: Unit) -> Window:
-    """Return the kernel of a unit; without one, 1 x 1 with steps of 1."""
+    """Return the kernel of a unit; a unit without a kernel has 1 x 1 with steps of 1."""
     keys = unit.params
     step_x, step_y = [*keys.get("Step", ()), 1, 1][:2]
     return Window(
@@ -128,7 +136,7 @@ def kernel_of(unit: Unit) -> Window:
 def shapes(network: Network) -> dict[str, Shape]:
     """Return the shapes of all inputs, units and outputs by name.
 
-    Raises ValueError (unit, got, allowed) for parts that do not go together.
+    Raises ValueError, with the unit, for sizes that contradict each other.
     """
     found = {part.name: _input_shape(part) for part in network.inputs}
     for unit in network.sorted_units:
@@ -207,10 +215,10 @@ def _axis(unit: Unit, name: Any) -> str:
 
 
 def chain_of(network: Network) -> Chain:
-    """Return the main unit with the biases and activations that follow it in a single line.
+    """Return the main unit of a network, with the biases and activations after it.
 
-    The main unit is the first convolution. Without one it is the first unit of the type that stands
-    earliest in ``MAIN``.
+    The main unit is the first unit of the earliest type in ``MAIN`` that the network has. A unit
+    after it belongs to the chain only if nothing else reads the unit before.
 
     Raises ValueError for a network without units.
     """
@@ -235,8 +243,10 @@ def _rank(unit: Unit) -> int:
 
 
 def tasks_of(network: Network) -> int:
-    """Return the tasks of a main unit that is not cut into tiles: one for each input of a
-    concatenation, else one."""
+    """Return the number of tasks of a main unit that is not cut into tiles.
+
+    A concatenation has a task for each input, any other unit one task.
+    """
     main = chain_of(network).main
     if main.type == "Concat":
         return len(main.bottoms)
@@ -244,10 +254,10 @@ def tasks_of(network: Network) -> int:
 
 
 def engines_of(network: Network) -> int | None:
-    """Return the number of engines with coefficients; None if it is not known.
+    """Return the number of engines with coefficients, None if it is not known.
 
-    A convolution takes one engine for each output channel, at most 16; if there are more than 16
-    channels, only multiples of 16 are known. A table without a convolution takes one engine.
+    A convolution uses an engine for each output channel, at most 16. The number is not known for
+    more than 16 channels that are no multiple of 16. A table without a convolution uses one engine.
     """
     chain = chain_of(network)
     if chain.main.type == "Conv":
@@ -259,18 +269,18 @@ def engines_of(network: Network) -> int | None:
 
 
 def nonlinear_mode(chain: Chain) -> int:
-    """Return 0 without an activation, 1 for ReLU, 2 for an activation table."""
+    """Return the value of NonlinearMode: 0 without activation, 1 for ReLU, 2 for a table."""
     if chain.neuron == "ReLU":
         return 1
     return 2 * bool(chain.neuron)
 
 
 def engine_bytes(network: Network) -> int | None:
-    """Return the bytes of each engine's coefficients, a multiple of 64; 0 if there are none, None
-    if the size is not known.
+    """Return the size in bytes of each engine's coefficients, a multiple of 64.
 
-    Known are tables without a convolution (128 bytes), and dense kernels of stride 1 without a
-    table, with at most 16 output channels, or 16 times a power of two up to 16.
+    It is 0 without coefficients, and None if it is not known. It is known for a table without a
+    convolution (128 bytes), and for dense kernels of stride 1 without a table that have at most 16
+    output channels, or 16 times a power of two up to 16.
     """
     chain = chain_of(network)
     table = nonlinear_mode(chain) == 2
@@ -292,15 +302,14 @@ def engine_bytes(network: Network) -> int | None:
 
 
 def parameters(network: Network, task: int = 0) -> dict[str, int]:
-    """Return the numbers of a network's main unit by the names of ``parameters.csv``: sizes,
-    strides in bytes, codes of types, kernel.
+    """Return the numbers of one task of a network's main unit, by the names of ``parameters.csv``.
 
-    Strides that the file leaves out are derived. A concatenation has a task for each of its
-    inputs; the numbers are those of one task: what it reads, and as ``OutputChannels`` what it adds
-    to the output. ``Unit`` and ``Neuron`` are the compiler's numbers, -1 for names without one
-    here. ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16) are given if the file says
-    them, ``UsedEngines`` and ``EngineBytes`` if they are known. Raises ValueError for shapes that
-    do not go together, a type without a code, and a ``task`` that the network does not have.
+    They are sizes, strides in bytes, codes of types and the kernel; a stride that the file does not
+    state is derived. A task of a concatenation copies one input, and ``OutputChannels`` is the
+    number of its channels. ``Unit`` and ``Neuron`` are the compiler's codes, -1 if unknown.
+    ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16) are there if the file states them,
+    ``UsedEngines`` and ``EngineBytes`` if they are known. Raises ValueError for shapes that
+    contradict each other, a type without a code, and a ``task`` that the network does not have.
     """
     last = tasks_of(network) - 1
     refuse_if(not 0 <= task <= last, "task", task, f"is 0 to {last}")
@@ -311,17 +320,16 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
 
 
 def _type_code(name: str, kind: str) -> int:
-    """Return the code of a tensor's type; ValueError for a type without a code."""
+    """Return the code of the type ``kind`` of tensor ``name``; raise ValueError if it has none."""
     allowed = f"is one of {', '.join(CODES)}"
     refuse_if(kind not in CODES, f"{name}: type", f"{kind!r:.40}", allowed)
     return CODES[kind]
 
 
 def subject(network: Network, task: int = 0) -> Any:
-    """Return the values to which rows of ``parameters.csv`` and ``claims.csv`` may refer, for a
-    task of a network.
+    """Return the values of a task that rows of ``parameters.csv`` and ``claims.csv`` may name.
 
-    A value is None if it is not known.
+    A value that is not known is None.
     """
     of = SimpleNamespace(network=network, task=task, chain=chain_of(network))
     of.main = of.chain.main
@@ -428,8 +436,9 @@ def _add_constants(of: Any) -> None:
 
 
 def _scalar(chain: Chain, key: str) -> int | None:
-    """Return the value of a key in ``Params``, from the last unit of the chain that has the key;
-    None if no unit has it.
+    """Return the value of a key in ``Params`` of the last unit of the chain that has the key.
+
+    The result is None if no unit has the key.
     """
     number = None
     for unit in (chain.main, *chain.fused):
@@ -438,12 +447,11 @@ def _scalar(chain: Chain, key: str) -> int | None:
 
 
 def strides(keys: Keys, side: str, shape: Shape) -> Strides:
-    """Return the bytes between rows, planes, depths and batches of an input or output, as its keys
-    say, else derived.
+    """Return the strides in bytes of an input or output, as ``keys`` state them, else derived.
 
-    A row is a multiple of 64 bytes, a plane all rows, a batch all planes, a depth all batches (in
-    networks of several batches the depth's stride is the larger one). Interleaved channels share a
-    row, which no file shows.
+    Derived: a row is a multiple of 64 bytes; a plane has all rows, a batch all planes, and a depth
+    all batches, because the depth's stride is the larger in networks of several batches. That
+    interleaved channels share a row is a guess, which no file shows.
     """
     length = shape.width * shape.interleave * WIDTHS.get(shape.type, 2)
     row = keys.get(f"{side}RowStride", up(length, ALIGN))
@@ -455,7 +463,8 @@ def strides(keys: Keys, side: str, shape: Shape) -> Strides:
 
 
 def _stated(side: str, part: Input | Output | None, shape: Shape) -> Strides:
-    """Return the strides that the keys of a tensor state; None for a stride without a key."""
+    """Return the strides that the keys of an input or output state; None for a stride without a
+    key."""
     keys = {} if part is None else part.keys
     found = strides(keys, side, shape)
     if part is not None and shape.interleave == 1 and shape.batch == 1:

@@ -1,8 +1,8 @@
-"""A compiler's source network, ``net.plist``: read and checked.
+"""Reading and checking a compiler's source network, the file ``net.plist``.
 
-The file is a property list. Its top names the networks; a network lists its ``Inputs``, ``Units``,
-``Outputs`` and files of ``Weights``, and has a dictionary for each of these names. Keys keep
-Apple's spelling.
+The file is a property list, whose top dictionary names the networks. The dictionary of a network
+lists the names of its ``Inputs``, ``Units`` and ``Outputs``, has a dictionary for each of these
+names, and lists its files of ``Weights``. Keys keep Apple's spelling.
 """
 
 from __future__ import annotations
@@ -21,24 +21,30 @@ from npulab.npus.ane.structures import STRUCTURES
 from npulab.npus.kit import read_bounded, read_table, refuse_if, refusing
 
 MOST_BYTES, MOST_WEIGHTS = 2**24, 2**30
-MOST_TEXT = 2**20  # most bytes between two tags
-# Most values of a file: an empty dictionary takes seven bytes in a file and many in memory.
+# Between two tags there are at most this many bytes.
+MOST_TEXT = 2**20
+# A file has at most this many values: an empty dictionary takes 7 bytes in a file, many in memory.
 MOST_VALUES = 2**17
 DEEPEST = 32
 LARGEST = 2**31 - 1
 BINARY = b"bplist00"
 TRAILER = STRUCTURES["plist trailer"]
-# Size in a binary value's first byte if its real size follows as a value of its own.
+# A value of a binary list has its size in its first byte; this size means that the real size
+# follows as a value of its own.
 SPELLED_SIZE = 0xF
-CONTAINERS = {0xA: 1, 0xD: 2}  # references per entry, by the kind of container: array, dictionary
+# In a binary list, how many references an entry has in an array (0xA) and a dictionary (0xD).
+CONTAINERS = {0xA: 1, 0xD: 2}
 KIND_OF = {row["key"]: row["kind"] for row in read_table(Path(__file__).with_name("keys.csv"))}
 SHOWN = 8
 
 
 @dataclass(frozen=True)
 class Plist:
-    """A file: its networks, its ``Version``, other keys of its top, and whether it is a binary
-    property list."""
+    """The contents of a ``net.plist``.
+
+    ``version`` is its ``Version``, ``other`` are other keys of its top dictionary, ``order`` is the
+    order of the keys. ``binary`` is true for a binary property list, false for XML.
+    """
 
     networks: tuple[Network, ...]
     version: str | None = "1.0.9"
@@ -48,18 +54,18 @@ class Plist:
 
     @property
     def network(self) -> Network:
-        """The only network; raises ValueError if there are more."""
+        """The only network of the file; raises ValueError if it has several."""
         refuse_if(len(self.networks) != 1, "net.plist: Networks", len(self.networks), "is one")
         return self.networks[0]
 
 
 def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
-    """Read the networks in the bytes of a ``net.plist``, XML or binary, or in the file of a path.
+    """Return the contents of a ``net.plist``, XML or binary, from its bytes or its path.
 
-    Keys without a meaning here are kept. Raises ValueError (file, path of keys, got, allowed) for
-    a file that is not a property list, declares entities, or is past 16 MiB, 131072 values, 1 MiB
-    of text between two tags or 32 levels, for a key of another kind than it should be, and for a
-    name or index that leads nowhere; FileNotFoundError.
+    Unknown keys are kept. A file has at most 16 MiB, 131072 values, 32 levels, and 1 MiB of text
+    between two tags. Raises ValueError, with file and path of keys, for a file past these limits or
+    that is no property list or declares entities, for a value of a wrong kind, and for a name or
+    index of nothing. Raises FileNotFoundError for a missing file.
 
     >>> read_plist(b"<plist/>")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -73,8 +79,9 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
 
 
 def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str, bytes]:
-    """Return the weight files of a network that are in a folder, by their names without the path in
-    the plist."""
+    """Return the bytes of a network's weight files in a folder, by file name without path.
+
+    A file that the folder does not have is left out."""
     names = {Path(path).name for path in network.weights or ()}
     found = {}
     for file in sorted(Path(folder).iterdir()):
@@ -99,7 +106,8 @@ def _parsed(data: bytes) -> Plist:
         raise ValueError(
             f"got values nested too deep, allowed are up to {DEEPEST} levels"
         ) from None
-    except Exception as error:  # plistlib raises whatever its steps do on broken bytes
+    # plistlib lets every error of its steps through, so broken bytes may raise any error.
+    except Exception as error:
         raise ValueError(
             f"got no property list ({error or type(error).__name__}), allowed is an XML "
             "or binary one without entities"
@@ -117,8 +125,9 @@ def _parsed(data: bytes) -> Plist:
 
 
 def _check_text(data: bytes) -> None:
-    """Refuse a text that would take far more memory than it has bytes: each tag and each line of a
-    text becomes an object.
+    """Raise ValueError for an XML text that would take far more memory than it has bytes.
+
+    Each tag and each line of text becomes an object, so their numbers are limited.
     """
     opened = data.count(b"<") - data.count(b"</") - data.count(b"<key")
     lines = sum(data.count(mark) for mark in b"&\n\r")
@@ -142,8 +151,9 @@ def _check_text(data: bytes) -> None:
 
 
 def _check_binary(data: bytes) -> None:
-    """Refuse a binary file that would take far more memory than it has bytes: several values may
-    use the same bytes.
+    """Raise ValueError for a binary file that would take far more memory than it has bytes.
+
+    Several values may share bytes, so the numbers of entries and characters are limited.
     """
     if len(data) < len(BINARY) + TRAILER.sizeof():
         raise ValueError(
@@ -176,8 +186,9 @@ def _check_binary(data: bytes) -> None:
 
 
 def _check_values(top: Any) -> None:
-    """Refuse values that are too many, nested too deep, or contain themselves, and keys that are
-    not texts.
+    """Raise ValueError for too many values, values nested too deep, and keys that are not texts.
+
+    A value that contains itself is refused as nested too deep.
     """
     waiting: list[tuple[Any, int, tuple[Any, ...]]] = [(top, 1, ())]
     seen = 0
@@ -219,7 +230,7 @@ def _network(name: str, keys: Keys) -> Network:
 
 
 def _parts(network: str, keys: Keys, kind: str) -> dict[str, dict[str, Any]]:
-    """Return the dictionaries of a network's inputs, units or outputs by name, checked."""
+    """Return the checked dictionaries of a network's inputs, units or outputs, by name."""
     parts = {}
     for name in _texts(keys, kind, f"{network}: "):
         parts[name] = _dictionary(keys, name, f"{network}: ")
@@ -274,7 +285,7 @@ def _is_steps(value: Any) -> bool:
     return _list(value, int) and len(value) in (2, 3) and all(_is_whole(n, 1) for n in value)
 
 
-# Kinds of values: each has the allowed values in words, and the test of a value.
+# Kinds of values: for each, the allowed values in words, and the function that tests a value.
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "size": (f"a whole number of 1 to {LARGEST}", lambda value: _is_whole(value, 1)),
     "place": (f"a whole number of 0 to {LARGEST}", lambda value: _is_whole(value, 0)),
@@ -292,7 +303,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _shown(value: Any) -> str:
-    """Return a value as an error names it; a list or dictionary by its kind and size only."""
+    """Return a value for an error; of a list or dictionary only kind and size are shown."""
     if value is None:
         return "no value"
     if isinstance(value, bool | int | float | str | bytes | datetime):

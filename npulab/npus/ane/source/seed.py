@@ -1,9 +1,10 @@
-"""Tinygrad's notes on the bytes of a task (source S), line by line, and real tasks to check them.
+"""tinygrad's notes on the bytes of a task (source S), to be checked with tasks of compiled files.
 
 ``seed.csv`` has a row for each line of the notes: byte offset and type in a task of 0x274 bytes,
-the register fields that lie there, the line as written (column ``seed``), its law over
-``parameters``, and the verdict of real files. Rows of source ``refined`` state the law that holds
-instead. ``laws.stated.check_rows(ROWS, captures_of(networks, files))`` checks the rows with files.
+the register fields at this offset, the line as written (column ``seed``), its law over
+``parameters``, and the verdict of compiled files. If the law is wrong, a row of source ``refined``
+states a law that holds. ``laws.stated.check_rows(ROWS, captures_of(networks, files))`` checks all
+rows.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ ROWS = tuple(read_table(Path(__file__).parent / "seed.csv"))
 
 
 def captures_of(networks: Networks, files: Files) -> Captures:
-    """Return each task's raw numbers by field with the parameters of its network, by file name.
+    """Return for each task its raw values by field, and the parameters of its network.
 
-    ``files`` are the values of each task in order; tasks of a file that has several are named
-    ``concat task 1``. Raises ValueError for a network without a file, or with another number of
-    tasks.
+    ``files`` has the raw values of each task by file name. The key of a task is the file name; if
+    the file has several tasks, the key is as ``concat task 1``. Raises ValueError for a network
+    without a file, or with another number of tasks than its file.
     """
     out: Captures = {}
     for name, network in networks.items():

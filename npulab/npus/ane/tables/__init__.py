@@ -1,10 +1,11 @@
 """Activation tables: decoded, encoded, and evaluated exactly for every input.
 
-An odd table takes ``|x|`` and gives the result the sign of x. If ``x <= x_low`` the result is
-``y_low``; otherwise, if ``x >= x_high``, it is ``y_high``. Between the first and the last knot the
-table interpolates; to the left and to the right of the knots it is a line. Kinds that are named
-after a function first reduce ``x`` to a mantissa or a fraction. The value is rounded once, to fp16,
-half to even. The tanh table gives captured outputs of a device bit for bit.
+If ``x <= x_low`` the result is ``y_low``; otherwise, if ``x >= x_high``, it is ``y_high``. Between
+the first and the last knot (a stored value at a fixed x) the table interpolates linearly; before
+and after the knots it is a line. An odd table is evaluated for ``|x|``, and the result gets the
+sign of x. Kinds that are named after a function first reduce ``x`` to a mantissa or a fraction. The
+result is rounded once, to fp16, half to even. For tanh, the outputs of a device are equal bit for
+bit.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from npulab.quant.floats import Near, odd
 
 __all__ = ["Table", "decode", "evaluate", "outputs", "values"]
 
-CODES = 2**16  # number of inputs
+# The number of possible inputs, which are fp16.
+CODES = 2**16
 
 
 def evaluate(table: Table, x: Any) -> Array:
-    """Return the outputs ``float16`` of inputs of any shape, exact: interpolated without error,
-    then rounded once.
+    """Return the outputs (float16) of a table for inputs of any shape.
 
-    Inputs are rounded to fp16. Every input has an output: NaN gives NaN (0x7e00), and so does an
-    input that is neither caught by ``x_low`` or ``x_high`` nor covered by knots or lines (logarithm
-    and roots below 0). A computed value of 0 is +0; a value that rounds to 0 keeps its sign, and a
-    result of an odd table gets the sign of x. Raises ``Unsupported`` with slot and byte offset for
-    an unknown kind, symmetry or flag.
+    Inputs are rounded to fp16. Interpolation is exact, and the result is rounded once. NaN gives
+    NaN (0x7e00), and so does an input for which neither limits nor knots and lines give a value, as
+    a negative input of a logarithm. A computed 0 is +0, a value that rounds to 0 keeps its sign,
+    and a result of an odd table gets the sign of x. Raises ``Unsupported``, with slot and byte
+    offset, for an unknown kind, symmetry or flag.
     """
     x = halves(x)
     if x.size >= CODES:
@@ -48,8 +49,11 @@ def evaluate(table: Table, x: Any) -> Array:
 
 
 def values(table: Table, x: Any) -> Array:
-    """Return the values float64 that ``evaluate`` rounds to fp16: rounded to odd, so that rounding
-    again has the effect of rounding once."""
+    """Return the values (float64) that ``evaluate`` rounds to fp16.
+
+    They are the exact values rounded to odd, so that rounding them to fp16 gives the same as
+    rounding the exact values once.
+    """
     refuse_unknown(table)
     x = halves(x)
     given = x.astype(np.float64)
@@ -75,8 +79,9 @@ def values(table: Table, x: Any) -> Array:
 
 @lru_cache(16)
 def outputs(table: Table) -> Array:
-    """Return the output ``(65536,) float16`` of every input, by the code of the input; raises as
-    ``evaluate``.
+    """Return the output of every fp16 input, ``(65536,) float16``, by the 16 bits of the input.
+
+    Raises the errors of ``evaluate``.
 
     >>> line = Table(-np.inf, np.inf, -np.inf, np.inf, np.zeros(33), 0.5, 0, 2, 0)
     >>> outputs(line)[[0x3C00, 0xBC00]].tolist()
@@ -89,8 +94,10 @@ def outputs(table: Table) -> Array:
 
 
 def _unreduced(table: Table, x: Array) -> tuple[Array, Array, Array, Array]:
-    """Return base, rise, t and power of two so that the value is ``(base + rise * t) * 2**power``;
-    float64, exact."""
+    """Return base, rise, t and power; the table's value is ``(base + rise * t) * 2**power``.
+
+    The arrays are exact, in float64; the kind is one without reduction, so power is 0.
+    """
     if table.step_exponent == NO_STEP:
         left, right = x < 0, x >= 0
         base, rise, t = np.zeros(x.shape), np.zeros(x.shape), x
@@ -109,8 +116,9 @@ def _unreduced(table: Table, x: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def _reduced(table: Table, x: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the same as ``_unreduced`` for a kind that is named after a function; the base is NaN
-    where the function is not defined.
+    """Return base, rise, t and power, as ``_unreduced``, for a kind named after a function.
+
+    base is NaN for an x for which the function is not defined.
     """
     kind = table.kind_name
     has = (x > 0) | (kind == "exp2")
@@ -120,7 +128,8 @@ def _reduced(table: Table, x: Array) -> tuple[Array, Array, Array, Array]:
         mantissa, power = x - power, power.astype(int)
     else:
         mantissa, power = np.frexp(x)
-        if kind in ("sqrt", "rsqrt"):  # half of the power is taken: it must be even
+        # The root of 2**power is 2**(power / 2), so an odd power moves into the mantissa.
+        if kind in ("sqrt", "rsqrt"):
             rest = power % 2
             mantissa, power = np.ldexp(mantissa, rest), power - rest
     base, rise, t = _between(table, np.ldexp(mantissa, table.step_exponent) - table.first)
@@ -134,15 +143,15 @@ def _reduced(table: Table, x: Array) -> tuple[Array, Array, Array, Array]:
         "sqrt": power // 2,
         "rsqrt": -power // 2,
     }[kind]
-    # larger powers too are 0 or infinite in fp16
+    # A power beyond these limits gives 0 or infinity in fp16, as the limits do.
     return base, rise, t, np.clip(scale, -200, 200)
 
 
 def _between(table: Table, place: Array) -> tuple[Array, Array, Array]:
-    """Return the knot before each place, the difference to the next knot, and how far the place is
-    toward it (0 to 1).
+    """Return for each place the value of the knot before it, the difference of the next knot's
+    value, and the share of the way to the next knot (0 to 1).
 
-    Places are in steps from the first knot.
+    A place is the number of steps from the first knot.
     """
     knots = table.knots.astype(np.float64)
     place = np.where((place >= 0) & (place <= KNOTS - 1), place, 0.0)

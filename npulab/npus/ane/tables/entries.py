@@ -1,5 +1,6 @@
-"""The 128 bytes of an activation table: 64 slots of 16 bits, little-endian, decoded, encoded and
-checked."""
+"""Decoding, encoding and checking the 128 bytes of an activation table.
+
+The bytes are 64 slots of 16 bits, little-endian."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from npulab.npus.ane.facts import enum
 from npulab.npus.kit import Unsupported, refuse_if
 
 KNOTS = 33
-# a dtype and not construct, which would read halves as floats and lose the bits of a NaN
+# A numpy type, because construct would read halves as Python floats and lose the bits of a NaN.
 SLOTS = np.dtype(
     [
         ("x_low", "<f2"),
@@ -32,15 +33,16 @@ SLOTS = np.dtype(
     ]
 )
 SIZE = SLOTS.itemsize
-NO_STEP = 64  # step exponent of a table without knots: one line below 0, one from 0 on
-# Step exponents: other steps would be below the smallest or above the largest fp16 number.
+# The step exponent of a table without knots, which has a line below 0 and a line from 0 on.
+NO_STEP = 64
+# The allowed step exponents. Other steps would be below the smallest or above the largest fp16.
 STEPS = range(-16, 25)
-# Numbers of codes in the slot mode: kind in the low bits, then symmetry, then flags.
+# How many codes of kind, symmetry and flags the slot ``mode`` can have, from its low bits on.
 KIND_CODES, SYMMETRY_CODES, FLAG_CODES = 2**5, 2**3, 2**8
-# By kind: the place of the first knot, in steps.
+# Kinds without reduction: the x of the first knot, counted in steps.
 PLAIN = {"from_zero": 0, "centred": -16, "to_zero": -32}
-# By kind: the place of the first knot, in steps, and the step exponent of its tables (sqrt leaves 8
-# knots unused).
+# Kinds named after a function: the reduced x of the first knot, counted in steps, and the step
+# exponent. Tables of sqrt do not use 8 of the knots.
 REDUCED = {"exp2": (0, 5), "log2": (32, 6), "inv": (32, 6), "sqrt": (0, 4), "rsqrt": (0, 4)}
 KINDS, SYMMETRIES = enum("table_kind"), enum("table_symmetry")
 
@@ -49,13 +51,13 @@ Half = np.float16 | float
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """An activation table as its 64 slots hold it; tables are equal if their bytes are.
+    """An activation table, with the values of its 64 slots; tables with equal bytes are equal.
 
-    Numbers are rounded to fp16. ``knots`` are ``(33,) float16``; neighbours lie
-    ``2**-step_exponent`` apart (64: no knots, only the two lines). ``kind`` and ``symmetry`` are
-    codes or their names in ``KINDS`` and ``SYMMETRIES``; ``flags`` are the bits above them,
-    ``rest`` the 21 slots after the mode, both 0 in every table seen. Raises ValueError naming the
-    value that its slot cannot hold.
+    ``knots`` ``(33,) float16`` are values at x that are ``2**-step_exponent`` apart; the step
+    exponent 64 means no knots, only the two lines. ``kind`` and ``symmetry`` are given as codes or
+    as names in ``KINDS`` and ``SYMMETRIES``. ``flags`` are the bits above them in the slot
+    ``mode``, ``rest`` the 21 slots after it; both are 0 in every table that was seen. Other numbers
+    are rounded to fp16. Raises ValueError, with the name, for a value that its slot cannot hold.
     """
 
     x_low: Half
@@ -99,7 +101,7 @@ class Table:
             object.__setattr__(self, name, halves(getattr(self, name))[()])
 
     def encode(self) -> bytes:
-        """Return the 128 bytes; the inverse of ``decode``."""
+        """Return the 128 bytes of the table, the inverse of ``decode``."""
         slots = np.zeros((), SLOTS)
         for name in SLOTS.names or ():
             if name != "mode":
@@ -109,19 +111,20 @@ class Table:
 
     @property
     def kind_name(self) -> str:
-        """The kind's name, its code if it has no name."""
+        """The name of the table's kind, or its code if it has no name."""
         return _name(self.kind, KINDS)
 
     @property
     def symmetry_name(self) -> str:
-        """The symmetry's name, its code if it has no name."""
+        """The name of the table's symmetry, or its code if it has no name."""
         return _name(self.symmetry, SYMMETRIES)
 
     @property
     def positions(self) -> Array:
-        """``(33,) float64``: the (reduced) x of each knot; empty for a table without knots.
+        """The x of each knot, ``(33,) float64``, reduced if the kind reduces x.
 
-        Raises ``Unsupported`` as ``evaluate`` does.
+        It is empty for a table without knots. Raises ``Unsupported`` for an unknown kind, symmetry
+        or flag.
         """
         refuse_unknown(self)
         if self.step_exponent == NO_STEP:
@@ -130,7 +133,10 @@ class Table:
 
     @property
     def first(self) -> int:
-        """The (reduced) x of the first knot, in steps; for a known kind only."""
+        """The x of the first knot, counted in steps, reduced if the kind reduces x.
+
+        The kind must be known.
+        """
         if self.kind_name in REDUCED:
             return REDUCED[self.kind_name][0]
         return PLAIN[self.kind_name]
@@ -158,14 +164,15 @@ _SCALARS = [name for name in SLOTS.names or () if SLOTS[name] == np.float16]
 
 
 def halves(values: Any) -> Array:
-    """Return values as float16, half to even; larger values become infinite, a NaN that is float16
-    keeps its bits."""
+    """Return values rounded to float16, half to even, infinite beyond the largest float16.
+
+    A NaN that is float16 already keeps its bits."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.array(values, np.float16)
 
 
 def decode(data: bytes) -> Table:
-    """Return the table in 128 bytes, little-endian; raises ValueError for another number of bytes.
+    """Return the table that 128 bytes state; raise ValueError for another number of bytes.
 
     >>> decode(bytes(82) + bytes([3, 0, 96, 0]) + bytes(42))
     Table(from_zero, odd, step 2**-3, x 0 to 0)
@@ -183,7 +190,8 @@ def decode(data: bytes) -> Table:
 
 
 def refuse_unknown(table: Table) -> None:
-    """Raise ``Unsupported`` with slot and byte offset for a table whose meaning is not known."""
+    """Raise ``Unsupported``, with slot and byte offset, for a table with an unknown code in a
+    slot."""
     kinds = [*PLAIN, *REDUCED]
     exponent = None
     if table.kind_name in REDUCED:

@@ -1,4 +1,4 @@
-"""Activation tables fitted to a function, compared with it, and recognised by it."""
+"""Activation tables made for a function, compared with a function, and recognised."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ from npulab.npus.kit import pd, read_table, refuse_if
 # The smallest normal and the largest number of fp16.
 LEAST_NORMAL = 2.0**-14
 MOST = 65504.0
-TO_INFINITY = 65520.0  # numbers of this size and larger round to infinity
-# For values below this, ``closest`` measures the error as a share of this number.
+# A number of at least this magnitude rounds to infinity in fp16.
+TO_INFINITY = 65520.0
+# ``closest`` divides an error by the true value, or by this number if the true value is smaller.
 LEAST_SHARED = 2.0**-6
-# `identify` wants an error below this share of the true value; tables that were seen reach 0.12.
+# ``identify`` accepts a function with a largest error below this share of the true value. Tables of
+# compilers reach 0.12.
 NEAR = 0.2
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The arguments of ``fit`` other than the function; a row of ``fits.csv`` has the same.
+    """The arguments of ``fit`` other than the function, which a row of ``fits.csv`` also states.
 
-    ``left`` and ``right`` are (slope, intercept) of a line. ``fit`` computes a value that is None.
+    ``symmetry`` is a name or a code; ``left`` and ``right`` are (slope, intercept) of a line.
+    ``fit`` computes a value that is None.
     """
 
     kind: Any = None
     low: float = -math.inf
     high: float = math.inf
-    symmetry: Any = "none"  # the name of a symmetry or its code
+    symmetry: Any = "none"
     step_exponent: Any = None
     y_low: Any = None
     y_high: Any = None
@@ -48,7 +51,7 @@ def _line_in(cell: str) -> tuple[float, ...]:
     return tuple(map(float, cell.split()))
 
 
-# the columns of fits.csv, and how their cells are read
+# The columns of fits.csv, each with the function that reads its cells.
 ARGUMENTS: Mapping[str, Any] = {
     "kind": str,
     "symmetry": str,
@@ -63,7 +66,10 @@ ARGUMENTS: Mapping[str, Any] = {
 
 
 def _fits() -> Mapping[Any, Mapping[str, Any]]:
-    """Return the arguments of ``fit`` by function; empty cells are left out."""
+    """Return the arguments that ``fits.csv`` states for each function, by its name.
+
+    Empty cells are left out.
+    """
     fits = {}
     for row in read_table(Path(__file__).with_name("fits.csv")):
         given = {}
@@ -74,16 +80,16 @@ def _fits() -> Mapping[Any, Mapping[str, Any]]:
     return fits
 
 
-# Limits, lines and steps are those of the tables that compilers 4.2.1 and later wrote for H13. The
-# knots are theirs, too, except for gelu and selu, where the compilers chose others.
+# Arguments of ``fit`` by function. They give limits, lines and steps as in the tables that
+# compilers from 4.2.1 on wrote for H13, and equal knots, except for gelu and selu, whose knots
+# differ.
 FITS = _fits()
 
 
 def true(function: str | Function, x: Any) -> Array:
-    """Return the float64 values of a function or of a name in ``FUNCTIONS``; NaN outside its
-    domain.
+    """Return the true values (float64) of a function at x, NaN outside its domain.
 
-    Raises LookupError with the known names.
+    ``function`` is a function or its name in ``FUNCTIONS``; an unknown name raises LookupError.
 
     >>> true("relu6", [-1.0, 2.0, 9.0]).tolist()
     [0.0, 2.0, 6.0]
@@ -109,17 +115,20 @@ def fit(
     high: float | None = None,
     **further: Any,
 ) -> Table:
-    """Return a table whose knots are the function rounded to fp16; ``fit("tanh")`` makes the table
-    that is known by name.
+    """Return an activation table whose knots are the function's values rounded to fp16.
 
-    The table gives ``y_low`` from ``low`` downwards and ``y_high`` from ``high`` upwards. By
-    default these limits are infinite, and the values are those of the function at the limits. The
-    default of ``step_exponent`` is the finest step with which the knots reach all finite limits.
-    ``left`` and ``right`` are (slope, intercept) of the lines beyond the knots; by default a line
-    goes from the outermost knot to the limit or, if that or its value is infinite, to the function
-    one step further. ``further`` may have ``y_low``, ``y_high``, ``step_exponent``, ``left``,
-    ``right`` and ``symmetry``. Arguments that are left out are taken from ``FITS`` if it has the
-    function. Raises ValueError naming the argument that is missing, or that a table cannot hold.
+    ``fit("tanh")`` makes the table of a known name: arguments that are left out come from ``FITS``.
+    Other defaults are:
+
+    - ``low`` and ``high``, the limits: infinite. At and below ``low`` the result is ``y_low``, at
+      and above ``high`` it is ``y_high``: the function's values at the limits.
+    - ``step_exponent``: the finest step with which the knots reach all finite limits.
+    - ``left`` and ``right``, (slope, intercept) of the lines beyond the knots: a line from the
+      outermost knot to the limit or, if the limit or its value is infinite, to the function's value
+      one step further.
+
+    ``further`` may have ``y_low``, ``y_high``, ``step_exponent``, ``left``, ``right`` and
+    ``symmetry``. Raises ValueError, with the argument, if it is missing or does not fit a table.
 
     >>> fit("tanh")
     Table(from_zero, odd, step 2**-3, x 0 to 4)
@@ -141,7 +150,7 @@ def fit(
     )
     x = table.positions
     if shape.kind in REDUCED:
-        # below a half lie knots that no mantissa reaches
+        # Mantissas are at least a half; knots below a half are never used and are set to 0.
         reached = (x >= 0.5) | (shape.kind == "exp2")
         return replace(table, knots=_finite(exact, x, reached))
     left_edge, right_edge, step = 0.0, 0.0, 1.0
@@ -161,7 +170,7 @@ def fit(
 
 
 def _completed(shape: Shape, exact: Function) -> Shape:
-    """Return a shape with limits in fp16, their values, and a step; ValueError if there is none."""
+    """Return a shape with its missing limits, values and step computed, limits rounded to fp16."""
     kinds = [*PLAIN, *REDUCED]
     if shape.kind not in kinds:
         raise ValueError(f"kind: got {shape.kind!r}, allowed is one of {', '.join(kinds)}")
@@ -188,14 +197,14 @@ def errors(
     *,
     rounded: bool = True,
 ) -> pd.DataFrame:
-    """Return how far a table is from a function, over all finite inputs from ``low`` to ``high``
-    for which the function is finite.
+    """Return the errors of a table against a function, over inputs from ``low`` to ``high``.
 
-    A row each for the absolute error, the relative error (if the true value is a normal fp16) and
-    the error in units of the true value's last place in fp16; columns ``largest``, ``mean``, ``x``,
-    ``y`` and ``true`` of the largest, and how many ``inputs``. An infinity is not an error if the
-    true value rounds to it; every other infinity and NaN is an infinite error. Without
-    ``rounded``, y is the value before it is rounded to fp16. Raises ValueError if no input is left.
+    Inputs are all finite fp16 numbers for which the function is finite. Rows: the absolute error;
+    the relative error, of true values that are normal in fp16; the error in units of the true
+    value's last place in fp16. Columns: ``largest`` and ``mean`` error; ``x``, ``y`` (the table's
+    value) and ``true`` of the largest; ``inputs``, their number. An infinity is no error if the
+    true value rounds to it; every other infinity or NaN is an infinite error. If ``rounded`` is
+    false, y is the value before rounding to fp16. Raises ValueError if there is no input.
     """
     x = _finite_inputs()
     x = np.sort(x[(x >= low) & (x <= high)])
@@ -232,7 +241,10 @@ def errors(
 
 
 def _distances(y: Array, right: Array) -> Array:
-    """Return the absolute errors; infinite for an infinity or NaN that is not the rounded value."""
+    """Return the absolute errors of ``y`` against the true values ``right``.
+
+    An infinity or NaN that is not the rounded true value is an infinite error.
+    """
     with np.errstate(invalid="ignore"):
         distances = np.abs(y - right)
     off = np.where(np.isfinite(y), distances, np.inf)
@@ -243,10 +255,11 @@ def _distances(y: Array, right: Array) -> Array:
 
 
 def closest(table: Table) -> pd.DataFrame:
-    """Return the mean and largest error of a table against each named function, the nearest first.
+    """Return the mean and largest error of a table against each function of ``FUNCTIONS``.
 
-    The error is over all finite inputs for which the function is finite, as a share of the true
-    value (or of 1/64 if that is larger), at most 1; values beyond fp16 count as its largest.
+    The nearest function comes first. Inputs are all finite fp16 numbers for which the function is
+    finite. An error is divided by the true value, or by 1/64 if the true value is smaller, and is
+    at most 1. Values beyond the largest fp16 count as the largest fp16.
     """
     x = _finite_inputs()
     y = np.clip(values(table, x), -MOST, MOST)
@@ -266,8 +279,9 @@ def closest(table: Table) -> pd.DataFrame:
 
 
 def identify(table: Table) -> str | None:
-    """Return the name of the function that a table approximates; None if it is near no function, or
-    about as near to several.
+    """Return the name of the function that a table approximates.
+
+    The result is None if the table is near no function, or about as near to several.
 
     >>> identify(fit("exp2"))
     'exp2'
@@ -281,7 +295,7 @@ def identify(table: Table) -> str | None:
 
 
 def last_place(values: Any) -> Array:
-    """Return the value (float64) of the last bit of an fp16 number as large as each of ``values``.
+    """Return for each value the distance (float64) of neighbouring fp16 numbers of its magnitude.
 
     >>> last_place([1.0, 0.75, 0.0]).tolist()
     [0.0009765625, 0.00048828125, 5.960464477539063e-08]
@@ -300,7 +314,10 @@ def _finite_inputs() -> Array:
 
 
 def _step_exponent(kind: str, low: float, high: float) -> int:
-    """Return the finest step exponent with which a plain kind's knots reach the finite ends."""
+    """Return the step exponent of the finest step with which the knots reach all finite limits.
+
+    ``kind`` is one of ``PLAIN``.
+    """
     if kind in REDUCED:
         return REDUCED[kind][1]
     steps_left = -PLAIN[kind]
@@ -316,8 +333,9 @@ def _step_exponent(kind: str, low: float, high: float) -> int:
 
 
 def _finite(function: Function, x: Array, where: Any = True) -> Array:
-    """Return the function's values, 0 if ``where`` is false; raises ValueError for a value beyond
-    fp16.
+    """Return the function's values at x, and 0 if ``where`` is false.
+
+    Raises ValueError for a value beyond the largest fp16.
     """
     values = np.where(where, true(function, x), 0.0)
     lost = ~(np.abs(values) < TO_INFINITY)
@@ -339,8 +357,8 @@ def _limit(name: str, given: float | None, function: Function, x: float) -> floa
 def _line(
     function: Function, edge: float, limit: float, y: float, way: float
 ) -> tuple[float, float]:
-    """Return slope and intercept of the line from the outermost knot to the limit, or to the
-    function one step further."""
+    """Return (slope, intercept) of a line from the outermost knot to the limit, or to the
+    function's value one step further if limit or value is infinite."""
     if (limit - edge) * way <= 0:
         return 0.0, y
     at_edge = _finite(function, np.array([edge]))
@@ -350,5 +368,6 @@ def _line(
         further = edge + way
         y = float(_finite(function, np.array([further]))[0])
     exact_slope = (y - near) / (further - edge)
-    slope = float(halves(exact_slope)) + 0.0  # no -0
+    # Adding 0.0 turns a slope of -0 into 0.
+    slope = float(halves(exact_slope)) + 0.0
     return slope, near - slope * edge

@@ -10,7 +10,7 @@ import numpy as np
 
 Array = np.ndarray
 Function = Callable[[Array], Array]
-# Constants of SELU (Klambauer et al., 2017).
+# The constants of SELU (Klambauer et al., 2017).
 ALPHA, LAMBDA = 1.6732632423543772, 1.0507009873554805
 
 
@@ -24,34 +24,34 @@ def _softplus(x: Array) -> Array:
 
 
 def _exponential_below_0(x: Array, factor: float) -> Array:
-    # the minimum keeps large values from overflowing where they are not used
+    # Clamped to 0, because expm1 of large x overflows; ``where`` does not use these values.
     not_above = np.minimum(x, 0.0)
     below = np.expm1(not_above)
     return np.where(x > 0, x, factor * below)
 
 
 def _gelu(x: Array) -> Array:
-    # not 1 + erf, which loses the digits of a small share
+    # erfc(-x) instead of 1 + erf(x), which loses the digits of a share near 0.
     scaled = -x / math.sqrt(2.0)
     share = _erfc(scaled) / 2.0
     return _gated(x, share)
 
 
 def _gated(x: Array, gate: Array) -> Array:
-    """Return ``x * gate``, for gates that vanish faster than x grows."""
+    """Return ``x * gate``, and 0 for x of minus infinity, at which the gate is 0."""
     vanished = np.isneginf(x)
     return np.where(vanished, 0.0, x * gate)
 
 
 def _compared(compare: Callable[[Any, float], Any]) -> Function:
-    """Return a function that is 1 where the comparison of x with 0 is true, else 0."""
+    """Return a function of x that is 1 if ``compare(x, 0)`` is true, else 0."""
     return lambda x: np.asarray(compare(x, 0.0), np.float64)
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
-# By the compiler's names in small letters, if it has a name.
+# Functions by the compiler's names in lower case; a function that it does not name has a name here.
 FUNCTIONS: Mapping[str, Function] = {
     "none": np.positive,
     "relu": lambda x: np.maximum(x, 0.0),
