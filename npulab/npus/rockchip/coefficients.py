@@ -1,5 +1,4 @@
-"""Reads the weights of a capture's convolutions from its coefficient buffer, and its outputs from
-planes."""
+"""Weights of convolutions in a capture's coefficient buffer, and outputs in planes of channels."""
 
 from __future__ import annotations
 
@@ -18,7 +17,9 @@ MOST_WEIGHTS = MOST_BYTES // 8
 
 def recode(capture: Capture) -> bytes:
     """Return the coefficient buffer with the weights of every convolution unpacked and packed
-    again; bytes outside the weights keep their values.
+    again.
+
+    Bytes outside of weights are copied.
     """
     data = bytearray(buffer_of(capture, "coefficients"))
     for start, (_, layout) in weight_runs(capture):
@@ -29,8 +30,9 @@ def recode(capture: Capture) -> bytes:
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Return every weight of the coefficient buffer and every run of other bytes, in the order of
-    their bytes.
+    """Return items for all bits of the coefficient buffer, in order.
+
+    Kinds are weight, fill (elements that complete the weights) and other (all other bytes).
     """
     data = buffer_of(capture, "coefficients")
     runs = dict(weight_runs(capture))
@@ -50,10 +52,11 @@ def explain(capture: Capture) -> list[Item]:
 
 
 def _weight_items(v: Raw, layout: Layout, data: bytes, start: int) -> list[Item]:
-    """Return the weights and the fill of a convolution."""
+    """Return the items (weights and fill) of a convolution whose weights begin at byte
+    ``start``."""
     sizes = words.Sizes.of(v)
     outputs, inputs = sizes.output[2], sizes.input[2]
-    # The axes of OHWI, or of 1HWC if each output channel has a single input channel.
+    # The axes of output and input channel: in OHWI, and in 1HWC of a depthwise convolution.
     channel, plane = 0, 3
     if v[words.CONVOLUTION] == DEPTHWISE:
         channel, plane = 3, 0
@@ -68,7 +71,10 @@ def _weight_items(v: Raw, layout: Layout, data: bytes, start: int) -> list[Item]
 
 
 def weights_of(capture: Capture, v: Raw) -> np.ndarray:
-    """Return the weights OHWI (depthwise 1HWC) of a convolution, without fill."""
+    """Return the weights OHWI (depthwise 1HWC) of a convolution task, without fill.
+
+    ``v`` has the task's values. Raises ValueError for a number of bytes that contradicts the sizes.
+    """
     layout = weights_layout(v)
     sizes = words.Sizes.of(v)
     channels, outputs = sizes.input[2], sizes.output[2]
@@ -87,7 +93,9 @@ def weights_of(capture: Capture, v: Raw) -> np.ndarray:
 
 
 def weight_runs(capture: Capture) -> list[tuple[int, tuple[Raw, Layout]]]:
-    """Return (start in the coefficient buffer, (values, layout)) of each convolution's weights."""
+    """Return (byte in the coefficient buffer, (values of the task, layout)) for the weights of each
+    convolution task.
+    """
     base = address_of(capture, "coefficients", "where weights lie")
     runs: list[tuple[int, tuple[Raw, Layout]]] = []
     for job in capture.jobs:
@@ -105,8 +113,10 @@ def weight_runs(capture: Capture) -> list[tuple[int, tuple[Raw, Layout]]]:
 
 
 def weights_layout(v: Raw) -> Layout:
-    """Return the layout of a convolution's weights, OHWI with fill. Raises ValueError for a size of
-    0 and for too many weights."""
+    """Return the layout of a convolution's weights, OHWI (depthwise 1HWC) with fill.
+
+    Raises ValueError for a size of 0 and for too many weights.
+    """
     depthwise = v[words.CONVOLUTION] == DEPTHWISE
     kernels = 1
     if not depthwise:
@@ -127,13 +137,14 @@ def weights_layout(v: Raw) -> Layout:
 
 
 def output_of(capture: Capture, v: Raw, shape: tuple[int, int, int], dtype: str) -> np.ndarray:
-    """Return the captured output ``(H, W, C)`` of a task that writes planes."""
+    """Return the captured output ``(H, W, C)`` of a task that writes planes; ``v`` are its
+    values."""
     layout = output_layout(v, shape, dtype)
     return tensor_at(capture, "output", v[words.OUTPUT_AT], layout)
 
 
 def output_layout(v: Raw, shape: tuple[int, int, int], dtype: str) -> Layout:
-    """Return the layout of the output of a task that writes planes."""
+    """Return the layout of the output ``(H, W, C)`` of a task that writes planes."""
     row_pitch = layouts.ATOM * (shape[1] + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
     plane_pitch = layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
     return layouts.features(shape, dtype, row_pitch=row_pitch, plane_pitch=plane_pitch)

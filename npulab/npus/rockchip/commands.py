@@ -1,10 +1,10 @@
-"""Command words: 64 bits that write a register of a unit, ``target << 48 | value << 16 |
-register``, little-endian.
+"""Command words of 64 bits, each of which writes a value to a register of a unit.
 
-A target is a unit's id with the bit ``WRITE`` set. A block of commands ends with four words: the
-address of the next block (zeros in the last block), the amount of commands of the next block (0 in
-the last), ``SYNC``, and ``ENABLE`` with the units that run. Source: PH, WT (the captures); M for
-the amount.
+A word is ``target << 48 | value << 16 | register``, little-endian; the target is the unit's id with
+the bit ``WRITE`` set. The commands of a task are a block, which ends with four words: the address
+of the next block (zeros in the last block), the amount of the next block's commands (0 in the last
+block), ``SYNC``, and ``ENABLE`` with the units that run. Source: PH, WT (the captures); M for the
+amount.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from npulab.npus.rockchip.facts import OWNERS, RANGE, REGISTERS, TABLES, TARGETS
 from npulab.npus.rockchip.tasks import Task
 
 WORDS = np.dtype([("register", "<u2"), ("value", "<u4"), ("target", "<u2")])
-WRITE = 0x01  # the bit in the low byte of a target that makes the command a write
-# Targets that are no units: SYNC writes no register, ENABLE writes OPERATION_ENABLE.
+# The bit of a target that makes the command a write.
+WRITE = 0x01
+# Targets that are not units: a word of SYNC writes no register, a word of ENABLE OPERATION_ENABLE.
 SYNC, ENABLE = 0x0041, 0x0081
 NEXT_ADDRESS, NEXT_AMOUNT, OPERATION_ENABLE = 0x0010, 0x0014, 0x0008
 PC = TARGETS["PC"] + WRITE
-# The (target, register) of each word after the address of the next block.
+# The (target, register) of the last three words of a block, after the address of the next block.
 LAST_WORDS = ((PC, NEXT_AMOUNT), (SYNC, 0), (ENABLE, OPERATION_ENABLE))
 END_WORDS = 1 + len(LAST_WORDS)
 
 
 class Command(NamedTuple):
-    """One command word.
+    """One command word: a register address, the value written to it, and the target.
 
     >>> Command(0x1001, 0xE, 0x4004).bytes.hex()
     '04400e0000000110'
@@ -46,7 +47,9 @@ class Command(NamedTuple):
 
     @classmethod
     def to(cls, register: int, value: int) -> Command:
-        """Return the word that writes a register; raise LookupError if no unit has its address.
+        """Return the command that writes ``value`` to a register address.
+
+        Raises LookupError if no unit has the address.
 
         >>> Command.to(0x1070, 0xFFC68000).target == 0x0201
         True
@@ -64,15 +67,20 @@ class Command(NamedTuple):
 
     @property
     def bytes(self) -> bytes:
-        """Return the 8 bytes; raise ValueError if a number does not fit."""
+        """The 8 bytes of the command; raises ValueError for a number that does not fit its bits."""
         try:
             return np.array((self.register, self.value, self.target), WORDS).tobytes()
         except OverflowError:
-            raise ValueError(f"command: got {self}, allowed are 16, 32 and 16 bits") from None
+            raise ValueError(
+                f"command: got {self}, allowed are 16 bits of target, 32 of value, 16 of register"
+            ) from None
 
 
 class Block(NamedTuple):
-    """A task and its words ``(n,)``; ``end`` are the words that end the block."""
+    """A block of commands: its words ``(n,)``, the four words of its end, and its task record.
+
+    ``task`` is None without a record, ``end`` is empty if the block has no end.
+    """
 
     task: Task | None
     words: Array
@@ -80,7 +88,8 @@ class Block(NamedTuple):
 
     @property
     def job(self) -> Job:
-        """Return the job, with the writes of the block's end and the task's record as its start."""
+        """The job of the block's writes; its ``start`` has the writes of the block's end, and the
+        start of that is the task record."""
         registers = TABLES[REGISTERS]
         start = None
         if self.task:
@@ -91,8 +100,10 @@ class Block(NamedTuple):
 
 
 def commands(data: bytes, where: str = "commands") -> Array:
-    """Return the command words ``(n,)`` in bytes: ``target``, ``value``, ``register``; raise
-    ValueError for bytes that are left over."""
+    """Return the command words that bytes have, an array ``(n,)`` of type ``WORDS``.
+
+    Raises ValueError, which begins with ``where``, for an incomplete word at the end.
+    """
     rest = len(data) % WORDS.itemsize
     if rest:
         raise ValueError(
@@ -103,30 +114,32 @@ def commands(data: bytes, where: str = "commands") -> Array:
 
 
 def stream(words: Iterable[Command]) -> bytes:
-    """Return the bytes of commands in order; the inverse of ``commands``."""
+    """Return the bytes of commands, in order; ``commands`` reads them back."""
     return b"".join(command.bytes for command in words)
 
 
 def known(words: Array) -> Array:
-    """Return for each word ``(n,)`` whether it names a register of the unit that is its target,
-    with or without ``WRITE``."""
+    """Return an array ``(n,)`` that is true for words whose register belongs to their target's
+    unit.
+
+    The target may have the bit ``WRITE`` or not.
+    """
     owners = OWNERS[words["register"] // RANGE]
     of_unit = words["target"] - words["target"] % 2 == owners
     return (owners != 0) & of_unit & (words["register"] % 4 == 0)
 
 
 def written(words: Array) -> Array:
-    """Return for each word ``(n,)`` whether it writes a register."""
+    """Return an array ``(n,)`` that is true for words that write a register."""
     enables = (words["target"] == ENABLE) & (words["register"] == OPERATION_ENABLE)
     return (known(words) & (words["target"] % 2 == WRITE)) | enables
 
 
 def writes(words: Array) -> list[tuple[int, int]]:
-    """Return (register, value) of every register that a command stream ``(n,) uint32`` writes, in
-    order. If ``n`` is odd, the last word is ignored.
+    """Return (register, value) of every write in a command stream ``(n,) uint32``, in order.
 
-    A dump may leave out the bit ``WRITE``: if no command has it, every command that names a
-    register counts as a write.
+    Two 32-bit words are a command; an odd word at the end is ignored. A dump may leave out the bit
+    ``WRITE``: if no command has it, every command with a register of its unit counts as a write.
     """
     pairs = np.ascontiguousarray(words, "<u4")[: len(words) // 2 * 2]
     every = pairs.view(WORDS)
@@ -136,7 +149,7 @@ def writes(words: Array) -> list[tuple[int, int]]:
 
 
 def flagged(words: Array) -> Array:
-    """Return the words ``(n,)``, with the bit ``WRITE`` set in each that names a register."""
+    """Return a copy of the words with the bit ``WRITE`` set where the unit has the register."""
     out = words.copy()
     out["target"][known(words)] |= WRITE
     return out
@@ -149,7 +162,7 @@ def writes_of(words: Array) -> list[tuple[int, int]]:
 
 
 def ends(words: Array) -> Array:
-    """Return for each word ``(n,)`` whether the end of a block begins there."""
+    """Return an array ``(n,)`` that is true for words at which the end of a block begins."""
     found = np.zeros(len(words), bool)
     count = len(words) - END_WORDS + 1
     if count <= 0:
@@ -163,8 +176,12 @@ def ends(words: Array) -> Array:
 
 
 def split(words: Array, file: Path | str) -> list[Block]:
-    """Return the blocks of words for which there are no task records: a block ends with the four
-    words of a block's end, or with the last word."""
+    """Return the blocks of commands without task records.
+
+    A block ends with the four words of a block's end, or with the last word. If no word has the bit
+    ``WRITE``, a warning is given, and a block ends at a write to the amount of the next block.
+    Raises ValueError, with ``file``, for a word that is not a command.
+    """
     blocks = []
     if written(words).any():
         is_sync = (words["target"] == SYNC) & (words["register"] == 0)
@@ -189,7 +206,7 @@ def split(words: Array, file: Path | str) -> list[Block]:
 
 
 def broken(words: Array, at: int) -> str:
-    """Return the error text about a word that is not a command."""
+    """Return the text of an error about word number ``at``, which is not a command."""
     return (
         f"command at byte {WORDS.itemsize * at:#x}: got target {words['target'][at]:#06x} and "
         f"register {words['register'][at]:#06x}, allowed is a register of the target's unit"
@@ -201,10 +218,10 @@ def blocks_of(
     listed: Sequence[Task],
     base: int | None = None,
 ) -> list[Block] | None:
-    """Return the words of each task, if the first word lies at ``base`` (by default the first
-    block's address).
+    """Return the block of each task record in ``listed``, cut out of ``words``.
 
-    Returns None if words of a task are missing or do not write registers.
+    ``base`` is the address of the first word, by default the lowest address of a task's commands.
+    Returns None without records, and if words of a task are missing or do not write registers.
     """
     if not listed:
         return None
@@ -228,11 +245,11 @@ def blocks_of(
 def block_end(
     enable: int, next_address: int = 0, next_words: int = 0, cores: int = 0
 ) -> list[Command]:
-    """Return the words after a block: the address of the next block, how many words it has with its
-    end, and the units that run.
+    """Return the four commands that end a block.
 
-    ``cores`` is the number of cores that share the operation, less 1; it is stored in the bits
-    above the amount.
+    ``enable`` are the bits of the units that run. ``next_address`` is the address of the next
+    block, 0 for none, ``next_words`` its number of words with its end. ``cores`` is the number of
+    cores that share the operation, less 1; it is stored in bits 16 and up of the amount.
 
     >>> [hex(command.value) for command in block_end(0x0D, 0xFFC60380, 73)]
     ['0xffc60380', '0x24', '0x0', '0xd']
@@ -250,8 +267,9 @@ def block_end(
 
 
 def next_amount(words: int) -> int:
-    """Return the amount that a block's end states for a next block of ``words`` words, the four
-    words of its own end included.
+    """Return the amount that a block's end states for a next block of ``words`` words.
+
+    ``words`` counts the four words of the next block's end; the amount counts pairs of the others.
 
     >>> next_amount(73), next_amount(110)
     (36, 54)

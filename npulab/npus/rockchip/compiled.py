@@ -1,10 +1,10 @@
 """The capture of a compiled model (``.rknn``): a job for each task, the layer as parameters.
 
-A file has three programs: for core 0 alone, for core 1 alone, and for both. The label of a job has
-its program and core. If the job makes a tensor that is not in the model, the label names it too.
-These labels are the roles of a sweep. Addresses are offsets in a tensor; the table ``patches`` of
-the parameters names the tensor of each. If the model is one convolution, the capture has the
-parameters of that layer, and those of an ``.onnx`` file next to the file.
+A file has three programs: for core 0 alone, for core 1 alone, and for both cores. The label of a
+job states its program and core, and a tensor of the job if none of its tensors is in the model;
+labels are the roles of a sweep. A command that holds an address has an offset in a tensor, which
+the table ``patches`` of the parameters names. If the model is one convolution, the parameters also
+have those of the layer, and those of an ``.onnx`` file beside the ``.rknn`` file.
 """
 
 from __future__ import annotations
@@ -38,15 +38,20 @@ from npulab.support.text import Row
 CONTAINER, TASKS = "container", "tasks"
 MODEL = ".onnx"
 PROGRAMS = ("core 0 alone", "core 1 alone", "both cores")
-CONVOLUTION = "Conv"  # how the name of a convolution's operator begins
+# The names of convolution operators begin with this text.
+CONVOLUTION = "Conv"
 LISTED = ("name", "type", "layout", "use", "shape", "stored_shape", "scale", "zero_point")
 CHOICES = ("choices_a", "choices_b")
 NCHW = ("n", "c", "h", "w")
-TRIMMED = {"pad_bottom", "pad_right"}  # the compiler leaves out what no kernel reaches
+# The compiler leaves out padding that no kernel reaches, so these may differ from the model.
+TRIMMED = {"pad_bottom", "pad_right"}
 
 
 class Patch(NamedTuple):
-    """A command that holds an address: the ``offset`` in a tensor, for the task of a ``core``."""
+    """A command (its number) whose value is an address: ``offset`` bytes into ``tensor``.
+
+    ``core`` is the number of the core whose task has the command.
+    """
 
     tensor: str
     command: int
@@ -55,16 +60,16 @@ class Patch(NamedTuple):
 
 
 def recognises(path: Path) -> bool:
-    """True for a file that begins as a compiled model."""
+    """Return true for a file that begins with the magic of a compiled model."""
     return path.is_file() and rknn.is_rknn(first_bytes(path, len(rknn.MAGIC)))
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """Return the capture of a file, by the file's name.
+    """Return the capture of a ``.rknn`` file, by the file's name without suffix.
 
-    An ``.onnx`` file of the same name, or of the name without ``_<chip>`` at its end, adds its
-    parameters; without the package onnx a UserWarning says so. Raises ValueError with file and
-    place for a broken file, and for two files that are not of the same layer.
+    Parameters of an ``.onnx`` file with the same name, or with the name without ``_<chip>`` at its
+    end, are added; without the package onnx they are left out, with a UserWarning. Raises
+    ValueError, with file and place, for a broken file, and for two files of different layers.
     """
     data = read_bounded(path, rknn.MOST_BYTES)
     with refusing(path):
@@ -78,11 +83,11 @@ def read(path: Path) -> dict[str, Capture]:
 
 
 def capture_of(compiled: Compiled, name: str, source: str = "") -> Capture:
-    """Return the capture of a file.
+    """Return the capture of a compiled model, named ``name``.
 
-    Its buffers are the whole file, its commands and its task records; the table ``tensors`` says
-    where in the file each constant lies. Raises ValueError for a chip that is not known, and for
-    records, commands and patches that do not fit each other.
+    Its buffers are the whole file, the commands and the task records; the table ``tensors`` of its
+    parameters states the bytes of the file that have each tensor. Raises ValueError for an unknown
+    chip, and for records, commands and patches that contradict each other.
     """
     chip = compiled.root["platform"]
     refuse_if(chip not in CHIPS, "platform", repr(chip), f"is one of {', '.join(CHIPS)}")
@@ -116,9 +121,10 @@ def capture_of(compiled: Compiled, name: str, source: str = "") -> Capture:
 
 
 def encode(capture: Capture) -> bytes:
-    """Return the file of a capture, with the commands and the task records of its buffers.
+    """Return the bytes of a ``.rknn`` file with the commands and task records of a capture.
 
-    Raises ValueError if one of them has another length than in the file.
+    All other bytes are those of the capture's file. Raises ValueError if the buffer of commands or
+    of task records has another length than in the file.
     """
     data = bytearray(capture.buffers[CONTAINER])
     compiled = rknn.read(bytes(data))
@@ -131,7 +137,10 @@ def encode(capture: Capture) -> bytes:
 
 
 def _tasks(records: bytes, words: int) -> list[Task]:
-    """The task records; raises ValueError for one whose commands are none of the file's words."""
+    """Return the task records that bytes have; ``words`` is the number of the file's commands.
+
+    Raises ValueError for a record whose commands are not in the file.
+    """
     count, rest = divmod(len(records), BYTES)
     wrong = rest or count > MOST_TASKS
     allowed = f"are {BYTES} for each of at most {MOST_TASKS}"
@@ -148,7 +157,7 @@ def _tasks(records: bytes, words: int) -> list[Task]:
 
 
 def _patches(compiled: Compiled, words: int) -> Iterator[Patch]:
-    """Yield the commands that hold addresses, in order."""
+    """Yield each command that holds an address, in the order of the file."""
     for row in compiled.graph["patches"]:
         places, cores = row["places"], row["cores"]
         where = f"patches of {row['tensor']!r:.40}"
@@ -193,7 +202,10 @@ def _broken(words: np.ndarray, first: int, good: np.ndarray) -> str:
 
 
 def _label(compiled: Compiled, number: int, patches: Sequence[Patch]) -> str:
-    """The program and the core of a task, and a tensor of it if none is a tensor of a node."""
+    """Return the label of task ``number``: its program and core.
+
+    A tensor of the task is added if none of its tensors belongs to an operator of the model.
+    """
     program = sum(number >= first for first in compiled.graph["programs"]) - 1
     label = f"program {program}"
     if 0 <= program < len(PROGRAMS):
@@ -212,8 +224,8 @@ def _label(compiled: Compiled, number: int, patches: Sequence[Patch]) -> str:
 
 
 def _tensors(compiled: Compiled) -> Iterator[Row]:
-    """Yield a row for each tensor: what the file says of it, and the bytes of the file that hold
-    it."""
+    """Yield a row for each tensor: the columns ``LISTED`` as the file states them, the byte of the
+    file at which its data begins, and the number of bytes."""
     for tensor in compiled.tensors:
         row = {name: tensor[name] for name in LISTED}
         place = compiled.place(tensor)
@@ -221,8 +233,10 @@ def _tensors(compiled: Compiled) -> Iterator[Row]:
 
 
 def _choices(compiled: Compiled, words: np.ndarray) -> Iterator[Row]:
-    """Yield a row for each alternative value that the file has for a command. When the alternative
-    is used is not known."""
+    """Yield a row for each alternative value that the file states for a command.
+
+    It is not known when the alternatives are used.
+    """
     for kind in CHOICES:
         for row in compiled.graph[kind]:
             for task, values in enumerate(row["tasks"]):
@@ -243,7 +257,7 @@ def _choices(compiled: Compiled, words: np.ndarray) -> Iterator[Row]:
 
 
 def _layer(compiled: Compiled) -> dict[str, Any]:
-    """The parameters of a file's only convolution; none for a file of other or more operators."""
+    """Return the parameters of a file's only operator, if it is a convolution, else none."""
     nodes = [node for node in compiled.graph["nodes"] if node["layer"]]
     if len(nodes) != 1 or not nodes[0]["op"].startswith(CONVOLUTION):
         return {}
@@ -273,8 +287,11 @@ def _named(name: str, axes: Sequence[str], sizes: Sequence[int]) -> dict[str, in
 
 
 def _with_model(parameters: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return parameters with the parameters of the only convolution of an ``.onnx`` file added;
-    unchanged if the file has another number of layers, or if the package onnx is missing."""
+    """Return parameters with those of the only layer of the ``.onnx`` file ``path`` added.
+
+    They stay unchanged if the file has another number of layers, or if the package onnx is missing.
+    Raises ValueError if both files state a parameter differently.
+    """
     try:
         layers = read_onnx(path)
     except MissingPackage as error:

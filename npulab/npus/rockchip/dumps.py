@@ -1,9 +1,9 @@
-"""Importer of the files that recorders of the kernel driver write (texts of GEM buffers, files of
-commands, of task records), and of listings of commands.
+"""Importer of dumps: texts of GEM buffers, files of commands, files of task records, and listings.
 
-Each task becomes a job: the registers that its block of commands writes, in order. The job's
-``start`` has the writes to PC at the block's end; the start of that one is the task's record.
-The kind of a file is found from its bytes, not from its name.
+The first three are written by recorders of the kernel driver's calls. Each task becomes a job: the
+register writes of its block of commands, in order. The job's ``start`` has the writes at the
+block's end, and the start of that job is the task record. The kind of a file is found from its
+bytes, not from its name.
 """
 
 from __future__ import annotations
@@ -47,37 +47,46 @@ from npulab.npus.rockchip.words import (
 )
 from npulab.support.files import first_bytes, read_bounded
 
-TASKS = "tasks"  # the buffer of task records
+# The name of the buffer of task records.
+TASKS = "tasks"
 READERS = {"listing": listings.read_listing, "hex": listings.read_hex}
-# Programs in a folder: they may emit other commands than were sent.
+# Suffixes of program texts. In a folder they are not read as listings, because a program may emit
+# other commands than were sent.
 PROGRAMS = (".c", ".cc", ".cpp", ".h", ".hpp", ".py", ".rs")
-# The other buffers of the vendor's runtime in the order in which it makes them: the first before
-# the commands and the task records, three after them (PH: data and addresses of all dumps).
+# The vendor's runtime makes these buffers in this order, the first before the buffers of commands
+# and task records, the other three after them (PH: data and addresses of all dumps).
 ORDER = ("coefficients", "work", "input", "output")
-# The registers that hold addresses in these buffers: of input, weights and output.
+# The registers that hold the addresses of inputs, weights and outputs.
 SOURCES, WEIGHTS, OUTPUT = (0x1070, 0x5018), 0x1110, 0x4020
-PAGE = 2**12  # buffers begin at a page
-SLACK = 16  # fewer bytes than this may be 0 at the end of a tensor
-MOST_BUFFERS = 8  # more buffers are not distinguished by their used bytes: too many combinations
-Place = tuple[int, int]  # (number of a buffer, its address) or (an address, a size)
-SIZES = {INT8: 1, INT32: 4}  # bytes of an output element
-MOST_BYTES = 2**21  # most bytes of a file of commands or of task records
-KNOWN_SHARE = 2  # at least 1 / KNOWN_SHARE of the words of a file of commands name a register
+# A buffer begins at a multiple of this many bytes.
+PAGE = 2**12
+# The last byte of a tensor that is not 0 is one of its last SLACK bytes.
+SLACK = 16
+# Among more buffers than this, used bytes are not compared: there are too many combinations.
+MOST_BUFFERS = 8
+# The number of a buffer and its address, or an address and a size in bytes.
+Place = tuple[int, int]
+# The bytes of an output element, by the code of its precision.
+SIZES = {INT8: 1, INT32: 4}
+# A file of commands or of task records has at most this many bytes.
+MOST_BYTES = 2**21
+# In a file of commands, at least 1 / KNOWN_SHARE of the words have a register of their unit.
+KNOWN_SHARE = 2
 
 
 def recognises(path: Path) -> bool:
-    """Return true for a text of GEM buffers, a listing, a file of commands or of task records, or a
-    folder with such files.
+    """Return true for a dump (text of GEM buffers, listing, file of commands or of task records),
+    or a folder with a dump.
     """
     return any(_kinds(path).values())
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """Return a capture for each text and each file of commands, by the file's name. Task records
-    are added to the capture whose commands have the blocks that they name.
+    """Return a capture for each dump below a path, by the file's name.
 
-    A file of records without commands is a capture of its own. Raises ValueError with the line of
-    a text or the byte of another file that is broken.
+    A file of task records is added to the capture that has the commands of its tasks; without such
+    a capture it becomes a capture of its own. Raises ValueError, with the line of a text or the
+    byte of another file, for a broken file.
     """
     files = _kinds(path)
     captures = {}
@@ -119,7 +128,8 @@ def read(path: Path) -> dict[str, Capture]:
 def _records_of(
     words: Array, listed: Mapping[Path, Sequence[Task]]
 ) -> tuple[Path, list[Block]] | None:
-    """Return the file of records whose blocks are in some words, and these blocks."""
+    """Return the first file of task records whose commands are all in ``words``, and their
+    blocks."""
     for file, file_tasks in listed.items():
         blocks = blocks_of(words, file_tasks)
         if blocks is not None:
@@ -132,8 +142,10 @@ def _first_address(listed: Sequence[Task]) -> int:
 
 
 def _kinds(path: Path) -> dict[Path, str]:
-    """Return the kind of a file, or of each file of a folder; there a program that emits registers
-    is not a listing."""
+    """Return the kind of each dump at or in a path, by the file.
+
+    In a folder, a program text that emits register writes is not taken as a listing.
+    """
     if not path.is_dir():
         return {path: _kind(path)}
     kinds = {}
@@ -151,7 +163,7 @@ def _stem(file: Path) -> str:
 
 
 def _common(a: str, b: str) -> str:
-    """Return the beginning that two names have in common, without separators at its end."""
+    """Return the common beginning of two file names, without separators at its end."""
     return commonprefix([a, b]).rstrip("_-. ")  # noqa: RUF071 - letters are compared, not folders
 
 
@@ -197,14 +209,14 @@ def _capture(
 
 
 def _of_listing(path: Path, words: Array, rest: Sequence[Line]) -> Capture:
-    """Return the capture in a listing of commands."""
+    """Return the capture of a listing, from its commands and the number of skipped lines."""
     jobs = listings.jobs_of(words, path)
     capture = _capture(_stem(path), jobs, {COMMANDS: words.tobytes()}, {}, path.name)
     return replace(capture, parameters=skipped(rest))
 
 
 def _of_gems(path: Path, gems: Sequence[Gem]) -> Capture:
-    """Return the capture in the buffers of a text."""
+    """Return the capture of a text of GEM buffers."""
     for records in gems:
         if not is_tasks(records.data):
             continue
@@ -229,14 +241,15 @@ def _of_gems(path: Path, gems: Sequence[Gem]) -> Capture:
 
 
 def _blocks_in(words: Array, listed: Sequence[Task]) -> tuple[int, list[Block]]:
-    """Return (address, blocks) of a buffer that begins at a page.
+    """Return the address of a buffer with commands, and the blocks of the tasks in it.
 
-    There are no blocks if the buffer does not hold the commands of the tasks.
+    The address is a multiple of a page. The list of blocks is empty if the buffer does not have the
+    commands of all tasks.
     """
     first = _first_address(listed) // PAGE * PAGE
     last = max(task.command_address for task in listed)
     for base in range(first, max(last - words.nbytes, -1), -PAGE):
-        # The first task alone refuses most pages.
+        # Most addresses are refused by the commands of the first task alone.
         if blocks_of(words, listed[:1], base):
             blocks = blocks_of(words, listed, base)
             if blocks:
@@ -247,8 +260,11 @@ def _blocks_in(words: Array, listed: Sequence[Task]) -> tuple[int, list[Block]]:
 def _check_streams(
     path: Path, streams: Mapping[Gem, Array], records: Gem, listed: Sequence[Task]
 ) -> None:
-    """Raise ValueError with the line of the first word that is not a command. It is looked for in
-    the buffer that holds most commands, which is taken to begin at the page of the first block."""
+    """Raise ValueError, with the line, for the first word of a task that is not a command.
+
+    The buffer with the most commands is searched; it is assumed to begin at the page of the first
+    block.
+    """
     counts = {gem: int(written(words).sum()) for gem, words in streams.items()}
     if not any(counts.values()):
         return
@@ -280,8 +296,10 @@ def _roles(
     records: Gem,
     blocks: Sequence[Block],
 ) -> tuple[dict[int, str], dict[str, int]]:
-    """Return a name for each buffer, and the addresses of the buffers that the registers point
-    into."""
+    """Return the name of each buffer by its number, and the addresses of buffers by name.
+
+    Only buffers that registers point into have an address.
+    """
     names = {gem.number: f"gem{gem.number}" for gem in gems}
     names[stream.number] = COMMANDS
     names[records.number] = TASKS
@@ -304,10 +322,12 @@ def _roles(
 
 
 def _by_order(blocks: Sequence[Block], sizes: Mapping[str, int]) -> dict[str, int] | None:
-    """Return the addresses of the vendor's buffers, from the registers that point into them; None
-    if an output lies in none of the buffers."""
+    """Return the addresses of the buffers in ``ORDER``, from the registers that point into them.
+
+    The result is None if an output is in none of the buffers.
+    """
     jobs = [dict(writes_of(block.words)) for block in blocks]
-    # The last task is the first task whose end names no next task.
+    # The first task whose block has no next block is the last task of the first program.
     last = jobs[-1]
     for job, block in zip(reversed(jobs), reversed(blocks), strict=True):
         if not dict(writes_of(block.end)).get(commands.NEXT_ADDRESS):
@@ -317,7 +337,7 @@ def _by_order(blocks: Sequence[Block], sizes: Mapping[str, int]) -> dict[str, in
     if sources:
         points["input"] = sources[0]
     places = {name: at // PAGE * PAGE for name, at in points.items() if at}
-    # Outputs of other tasks lie in the buffer between layers.
+    # Outputs of all other tasks lie in the buffer "work".
     between = []
     for job in jobs:
         output = job.get(OUTPUT)
@@ -334,18 +354,19 @@ def _by_order(blocks: Sequence[Block], sizes: Mapping[str, int]) -> dict[str, in
 
 
 def _by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, Place]:
-    """Return (number of the buffer, address) of ``coefficients``, ``input`` and ``output`` of an
-    int8 convolution.
+    """Return (number of the buffer, address) of ``coefficients``, ``input`` and ``output``.
 
-    A buffer fits a tensor if its last byte that is not 0 lies among the last bytes of the tensor.
-    The runtime makes the three buffers in this order (PH, WT). The result is empty for tasks of
-    another kind, and unless exactly one choice of buffers fits.
+    ``v`` are the values of an int8 convolution. A buffer fits a tensor if the buffer's last byte
+    that is not 0 is one of the tensor's last ``SLACK`` bytes. The runtime makes the three buffers
+    in this order (PH, WT). The result is empty for another task, and if not exactly one choice of
+    buffers fits.
     """
     if len(buffers) > MOST_BUFFERS:
         return {}
     try:
         ends = _ends(v)
-    except Unsupported:  # a register that is not written
+    # The task may not write a register that is needed.
+    except Unsupported:
         return {}
     used = {number: len(data.rstrip(b"\0")) for number, data in buffers.items()}
     fitting = []
@@ -363,7 +384,8 @@ def _by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, Place]:
 
 
 def _ends(v: Raw) -> dict[str, Place]:
-    """Return (address, bytes) of each of the three tensors; empty for other tasks."""
+    """Return (address, bytes) of the weights, input and output of an int8 convolution; empty for
+    other tasks."""
     itemsize = SIZES.get(v[OUTPUT_PRECISION])
     if v[PRECISION] != INT8 or itemsize is None:
         return {}

@@ -1,4 +1,5 @@
-"""The tables of this folder, read once."""
+"""The facts of the Rockchip NPU that its modules share, read once from the tables of this
+folder."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,16 +9,22 @@ import numpy as np
 from npulab.npus.kit import Facts, RegisterMap, read_table
 
 HERE = Path(__file__).parent
-# The maps: the registers of all units by address; the record that hands a task over.
+# Names of register maps: the registers of all units of all chips but RK3576, and the task record.
 REGISTERS, TASK = "NPU", "TASK"
-SECOND = "NPU2"  # the registers of all units of RK3576; many differ from the other map
-XML = "M"  # the source of rows that name none
-RANGE = 2**12  # number of register addresses that a unit has
+# The map of the registers of all units of RK3576, many of which differ from the map REGISTERS.
+SECOND = "NPU2"
+# The source (Mesa's XML) of rows of registers.csv, which name no source.
+XML = "M"
+# Each unit has this many register addresses.
+RANGE = 2**12
 
 
 def _npu_rows() -> list[dict[str, str]]:
-    """Return the rows of the XML. Rows of ``seen.csv``, which holds what is known beyond the XML,
-    replace the rows with which they share a bit."""
+    """Return the rows of the register map ``REGISTERS``.
+
+    They are the rows of Mesa's XML (``registers.csv``) and of ``seen.csv``, which has facts beyond
+    the XML. A row of ``seen.csv`` replaces the rows of the XML that have one of its bits.
+    """
     seen = read_table(HERE / "seen.csv")
     known: set[tuple[int, int]] = set()
     for row in seen:
@@ -30,7 +37,8 @@ def _npu_rows() -> list[dict[str, str]]:
 
 
 def _second_rows() -> list[dict[str, str]]:
-    """Return the rows of ``rk3576.csv``, and rows of the other map that ``shared.csv`` names."""
+    """Return the rows of the register map ``SECOND``: those of ``rk3576.csv``, and the rows of map
+    ``REGISTERS`` that ``shared.csv`` names."""
     rows = read_table(HERE / "rk3576.csv")
     for shared in read_table(HERE / "shared.csv"):
         about = {"evidence": shared["evidence"], "note": shared["note"]}
@@ -42,7 +50,7 @@ def _second_rows() -> list[dict[str, str]]:
 
 
 def _bits_of(row: Mapping[str, str]) -> Iterator[tuple[int, int]]:
-    """Yield (offset, bit) of each bit of a row."""
+    """Yield (register offset, bit number) of each bit of a field's row."""
     lsb = int(row["lsb"], 0)
     for bit in range(lsb, lsb + int(row["width"], 0)):
         yield int(row["offset"], 0), bit
@@ -61,21 +69,21 @@ _, CHIPS, USUAL_CHIP, TABLES = FACTS
 
 
 def registers_of(chip: str) -> str:
-    """Return the block of a chip's registers."""
+    """Return the name of the register map of a chip: ``SECOND`` for RK3576, else ``REGISTERS``."""
     if CHIPS[chip].get("second_map"):
         return SECOND
     return REGISTERS
 
 
 EXPECTED = FACTS.expected()
-# Target ids by unit, as a command word has them in its upper 16 bits.
+# Target ids by unit: a command word has the id of its unit in its upper 16 bits.
 TARGETS = FACTS.enum("target")
-# The target id of each RANGE of register addresses; 0 if there is no unit, or if its id does not
-# fit a command word.
+# The target id of the unit at each range of RANGE register addresses. It is 0 for a range without a
+# unit, and for a unit whose id does not fit a command word.
 OWNERS = np.zeros(2**16 // RANGE, np.uint16)
 for _block, _offset, _name in TABLES[REGISTERS].registers:
     if TARGETS[_block] < 2**16:
         OWNERS[_offset // RANGE] = TARGETS[_block]
-# Units whose registers nobody named, by their first address.
+# Units without named registers are known by their first address alone.
 for _name, _first in FACTS.enum("unit").items():
     OWNERS[_first // RANGE] = TARGETS[_name]

@@ -1,11 +1,12 @@
-"""The text that prints every GEM buffer of a run, as recorders of the kernel driver's calls write
-it::
+"""Reading the text that prints every GEM buffer (driver memory) of a run.
+
+Recorders of the kernel driver's calls write it in this form::
 
     gem open got 0 <id> <size>
     Gem <id>
     [<hex offset>] = <up to four hex words of 32 bits>
 
-Other lines, before, between and after buffers, do not hold bytes. The text is plain or gzip.
+Lines of any other form have no bytes and may stand outside of buffers. The text is plain or gzip.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ OPEN = re.compile(rb"gem open got (-?\d{1,10}) (\d{1,10}) (\d{1,10})\s*")
 HEAD = re.compile(rb"Gem (\d{1,10})\s*")
 ROW = re.compile(rb"\[([0-9a-f]{8})\] = ([0-9a-f]{8}(?: [0-9a-f]{8}){0,3}) ?\r?\n")
 MAGIC = b"\x1f\x8b"
-MOST_BYTES = 2**25  # most bytes of all buffers together
+# All buffers together have at most this many bytes.
+MOST_BYTES = 2**25
 MOST_LINES, MOST_LINE = 2**21, 2**10
-MOST_OTHERS = 2**18  # most lines that are not rows of a buffer
+# A text has at most this many lines that are not rows of a buffer.
+MOST_OTHERS = 2**18
 MOST_GEMS = 2**10
 ROW_BYTES = 16
 LOOK = 2**16
@@ -36,14 +39,14 @@ LOOK = 2**16
 
 @dataclass(frozen=True)
 class Gem:
-    """A buffer: its number, its bytes, and the line in which it begins."""
+    """A buffer: its number, its bytes, and the number of the text's line in which it begins."""
 
     number: int
     data: bytes
     line: int
 
     def line_of(self, byte: int) -> int:
-        """Return the line of the text that has a byte."""
+        """Return the number of the text's line that has byte ``byte`` of the buffer."""
         return self.line + 1 + byte // ROW_BYTES
 
 
@@ -58,10 +61,10 @@ def is_gems(head: bytes) -> bool:
 
 
 def read_gems(path: Path) -> list[Gem]:
-    """Return the buffers in a file, in order.
+    """Return the buffers in a text, in its order.
 
-    Raises ValueError with the line if a buffer is cut short, out of order or larger than it was
-    opened.
+    Raises ValueError, with the line, if a buffer's rows are not in order, or if it has fewer or
+    more bytes than the line ``gem open got`` states.
     """
     try:
         return _Gems(path).read()
@@ -72,8 +75,10 @@ def read_gems(path: Path) -> list[Gem]:
 
 
 class _Gems:
-    """The state of reading a text: the sizes of opened buffers, the finished buffers, and the
-    buffer whose rows are being read (``number`` is -1 between buffers)."""
+    """The state of reading a text.
+
+    It has the sizes of opened buffers, the finished buffers, and the buffer whose rows are being
+    read; ``number`` is -1 if no buffer is being read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -108,7 +113,7 @@ class _Gems:
         return self.done
 
     def row(self, line_number: int, offset: int, row: bytes) -> None:
-        """Add a row to the buffer."""
+        """Add the words of a row to the buffer that is being read; ``offset`` is the row's."""
         at = len(self.data) // ROW_BYTES * ROW_BYTES
         where = f"{self.path}, line {line_number}: Gem {self.number}"
         if offset != at or len(self.data) != at:
@@ -123,8 +128,9 @@ class _Gems:
             )
 
     def ends(self, line_number: int, line: bytes) -> bool:
-        """Finish the buffer at a line that is no row of it. Return False, and do not finish it, for
-        a blank line before the buffer's last bytes."""
+        """Finish the buffer that is being read, because a line is not one of its rows.
+
+        Return False without finishing for a blank line before the buffer has all its bytes."""
         if len(self.data) < self.sizes[self.number]:
             if line.startswith(b"["):
                 raise ValueError(
@@ -143,14 +149,17 @@ class _Gems:
                 f"{self.path}, line {line_number}: Gem {self.number}: got {len(self.data)} bytes "
                 f"up to there, allowed are the {size} it was opened with"
             )
-        # The words are printed as numbers: their bytes were little-endian.
+        # Words were printed as numbers; their bytes in memory are little-endian.
         little = np.frombuffer(self.data, ">u4").astype("<u4")
         self.done.append(Gem(self.number, little.tobytes(), self.begin))
         self.number = -1
         self.data = bytearray()
 
     def head(self, line_number: int, line: bytes) -> None:
-        """Note an opened buffer, or begin to read a buffer; pass over any other line."""
+        """Read a line that is not a row: an opened buffer, or the begin of a buffer.
+
+        Any other line is skipped.
+        """
         where = f"{self.path}, line {line_number}"
         opening = OPEN.fullmatch(line)
         if opening:
@@ -184,7 +193,7 @@ class _Gems:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a plain or gzip file, each with its number and its end."""
+    """Yield (number, line) of a plain or gzip file, counted from 1; a line keeps its line end."""
     with opened(path) as raw:
         packed = raw.read(2) == MAGIC
         raw.seek(0)

@@ -1,5 +1,5 @@
-"""The layouts of tensors and weights: features in planes of 16-byte pixels, rows, and weights in
-groups of kernels."""
+"""The layouts of tensors and weights: tensors in planes of 16-byte pixels, weights in groups of
+kernels. A kernel has all weights of one output channel."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ import numpy as np
 from npulab.layout import Layout, kernel_groups, nc1hwc2
 from npulab.npus.kit import up
 
-ATOM = 16  # bytes of a pixel in a plane (Mesa's FEATURE_ATOMIC_SIZE, MTX; C:dump-x2)
-GROUP_BYTES = 32  # a group is 32 kernels of int8, 16 of fp16 (Mesa's WEIGHT_ATOMIC_SIZE, MTX)
-BLOCK = 32  # channels of a block, of either type (Mesa, MTX)
-DEPTHWISE_BLOCK = 64  # channels of a block of depthwise weights (Mesa)
-KERNELS = 2  # kernels are filled up to a multiple of this (Mesa)
-# The operands of four output channels: biases, negated zero points of weights, shares (open-rknpu).
+# The bytes of a pixel in a plane (Mesa's FEATURE_ATOMIC_SIZE, MTX; C:dump-x2).
+ATOM = 16
+# A group has 32 kernels of int8 or 16 of fp16 (Mesa's WEIGHT_ATOMIC_SIZE, MTX).
+GROUP_BYTES = 32
+# A group is divided into blocks of this many input channels, for int8 and fp16 (Mesa, MTX).
+BLOCK = 32
+# Depthwise weights are divided into blocks of this many channels (Mesa).
+DEPTHWISE_BLOCK = 64
+# The number of kernels is filled up to a multiple of this (Mesa).
+KERNELS = 2
+# The operands of four output channels: biases, negated zero points of the weights, and shares (the
+# channel's scale as a part of the largest scale; open-rknpu).
 OPERANDS = np.dtype([("bias", "<i4", 4), ("zero", "<i2", 4), ("share", "<u2", 4)])
 
 
 def per_atom(dtype: str) -> int:
-    """Return C2, the number of channels that a pixel of a plane holds.
+    """Return the number of channels in a pixel of a plane (C2 of NC1HWC2).
 
     >>> [per_atom(dtype) for dtype in ("int8", "float16", "int32")]
     [16, 8, 4]
@@ -29,9 +35,10 @@ def per_atom(dtype: str) -> int:
 def features(
     shape: tuple[int, int, int], dtype: str = "int8", *, row_pitch: int = 0, plane_pitch: int = 0
 ) -> Layout:
-    """Return a tensor ``(H, W, C)`` in planes of ``per_atom`` channels, little-endian: NC1HWC2.
+    """Return the layout of a tensor ``(H, W, C)`` in planes of ``per_atom`` channels: NC1HWC2.
 
-    Pitches are bytes; without them planes and rows are packed.
+    Elements are little-endian. Pitches are bytes from row to row and from plane to plane; 0 means
+    that there are no gaps.
 
     >>> print(features((2, 3, 20)))
     C1HWC2, C2=16, strides 96 48 16 1: (2, 3, 20) int8, 192 bytes
@@ -46,8 +53,9 @@ def weights_shape(
     depthwise: bool = False,
     dtype: str = "int8",
 ) -> tuple[int, int, int, int]:
-    """Return the shape OHWI of weights with their fill: channels are filled up to whole atoms, the
-    number of kernels to an even number.
+    """Return the shape of weights OHWI (depthwise 1HWC) with their fill.
+
+    Channels are filled up to whole atoms, the number of kernels to an even number.
 
     >>> weights_shape((5, 3, 3, 20)), weights_shape((1, 3, 3, 20), depthwise=True)
     ((6, 3, 3, 32), (1, 3, 3, 32))
@@ -63,12 +71,13 @@ def weights(
     depthwise: bool = False,
     dtype: str = "int8",
 ) -> Layout:
-    """Return the layout of weights OHWI (depthwise 1HWC) whose sizes are filled up already: groups
-    of kernels, in each group blocks of channels.
+    """Return the layout of weights OHWI (depthwise 1HWC), given their shape with fill.
 
-    The order in a block is rows, columns, kernels of the group, channels of the block; the last
-    group or block may be short.  int8: ``[k/32][c/32][y][x][k%32][c%32]``, fp16 has groups of 16,
-    depthwise ``[c/64][y][x][c%64]``.
+    Weights lie in groups of kernels, each group in blocks of input channels. The order in a block
+    is rows, columns, kernels of the group, channels of the block; the last group or block may be
+    short. For kernel k, channel c, row y and column x, int8 is
+    ``[k/32][c/32][y][x][k%32][c%32]``, fp16 ``[k/16][c/32][y][x][k%16][c%32]``, depthwise
+    ``[c/64][y][x][c%64]``.
 
     >>> print(weights((64, 1, 1, 64)))
     O1I1HWO2I2, O2=32, I2=32, packed: (64, 1, 1, 64) int8, 4096 bytes
@@ -79,8 +88,11 @@ def weights(
 
 
 def pack_weights(tensor: np.ndarray, depthwise: bool = False, fill: int = 0) -> bytes:
-    """Return the weight buffer of a tensor OHWI (depthwise 1HWC), with ``fill`` in the channels
-    that complete an atom and 0 in the kernel that makes their number even."""
+    """Return the bytes of weights OHWI (depthwise 1HWC).
+
+    ``fill`` is stored in channels that complete an atom, 0 in a kernel that makes the number of
+    kernels even.
+    """
     shape = weights_shape(tensor.shape, depthwise, tensor.dtype.name)
     out = np.zeros(shape, tensor.dtype)
     out[: tensor.shape[0]] = fill

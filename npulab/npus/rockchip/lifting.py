@@ -1,4 +1,4 @@
-"""From the jobs that a driver sent back to the layer."""
+"""Lifting: from the jobs that a driver sent to the layer that they run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from npulab.quant.emulate import accumulate
 from npulab.quant.layers import PADDINGS, Conv2D, Elementwise, Network
 from npulab.quant.rules import QuantParams, TwoSteps, rule
 
-# The fields, and the blocks, that differ between the tasks of a layer.
+# Only these fields, and fields of MOVING_BLOCKS, may differ between the tasks of one layer.
 MOVING = {row["field"] for row in plans.FIELDS if row["moves"]}
 ELEMENTS = "DPU.FEATURE_MODE_CFG.FLYING_MODE"
 MOVING_BLOCKS = ("PC.", "TASK.")
@@ -40,13 +40,17 @@ Pair = tuple[int, int]
 
 
 def lift(capture: Capture) -> Lifted:
-    """Return the layer of the capture's tasks, its input and captured output.
+    """Return the layer of the capture's tasks, its input and its captured output.
 
-    An int8 convolution comes back as uint8 if ``capture.parameters`` say so, else with the int8
-    codes in memory. A matrix multiplication to int32 comes back as a 1x1 layer over one column
-    whose output is sums. An fp16 capture comes back as a convolution, with the addition or
-    multiplication (``elements``) after it if task records or the output show that it ran. Raises
-    ValueError if words or bytes fit no layer, Unsupported without registers, weights or addresses.
+    - int8: a convolution. It is uint8 if ``capture.parameters`` states this type, else int8 with
+      the codes in memory.
+    - int8 with int32 sums as output (a matrix multiplication): a 1x1 layer over one column, with
+      the sums as output.
+    - fp16: the first convolution and, in a network, the task of elements (an addition or
+      multiplication by a number) that reads its output.
+
+    Raises ValueError if words or bytes fit no layer. Raises Unsupported for other tasks, and for a
+    capture without registers, weights or addresses.
     """
     jobs, first = _tasks(capture)
     if first[PRECISION] == FP16:
@@ -67,8 +71,10 @@ def lift(capture: Capture) -> Lifted:
 
 
 def rule_of(capture: Capture) -> str:
-    """Return the rounding rule of a capture's first convolution; raise Unsupported if it has
-    none."""
+    """Return the name of the rounding rule of a capture's first convolution.
+
+    Raises Unsupported for a capture without a convolution.
+    """
     _, v = _tasks(capture)
     if v[PRECISION] == FP16:
         return "fp16"
@@ -76,10 +82,10 @@ def rule_of(capture: Capture) -> str:
 
 
 def replay(capture: Capture) -> Sequence[Range]:
-    """Return the predicted and the captured sums of a matrix multiplication to int32, an output
-    that no layer has.
+    """Return the predicted and the captured int32 sums of a matrix multiplication.
 
-    Empty for every other capture, and if input or output were not recorded.
+    ``check`` compares them here, because the output of a layer is not sums. The result is empty for
+    any other capture, and if input or output was not recorded.
     """
     try:
         layer, x, output = lift(capture)
@@ -93,7 +99,8 @@ def replay(capture: Capture) -> Sequence[Range]:
 
 
 def extent(capture: Capture, lifted: Lifted) -> range:
-    """Return the bytes of the output's buffer that the tasks write, gaps and fill included."""
+    """Return the range of bytes of the buffer ``output`` that the tasks write, gaps and fill
+    included."""
     jobs, v = _tasks(capture)
     layer = lifted.layer
     shape = layer.output_shape
@@ -109,8 +116,9 @@ def extent(capture: Capture, lifted: Lifted) -> range:
 
 
 def covers(capture: Capture) -> Collection[int]:
-    """Return the tasks that a layer is lifted from: all tasks; for fp16 only the first convolution
-    and the elements after it.
+    """Return the numbers of the tasks that ``lift`` uses.
+
+    These are all tasks; in fp16 only the first convolution and the task of elements after it.
     """
     jobs, v = _tasks(capture)
     if v[PRECISION] != FP16:
@@ -120,8 +128,10 @@ def covers(capture: Capture) -> Collection[int]:
 
 
 def _tasks(capture: Capture) -> tuple[list[Raw], Raw]:
-    """Return the values of all tasks, and the values of the first convolution; raise Unsupported if
-    there is none."""
+    """Return the values of all tasks, and the values of the first convolution.
+
+    Raises Unsupported for a capture without a convolution, and for registers of block NPU2.
+    """
     refuse_if(
         any(job.block == SECOND for job in capture.jobs),
         f"capture {capture.name}",
@@ -139,7 +149,7 @@ def _tasks(capture: Capture) -> tuple[list[Raw], Raw]:
 
 
 def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
-    """Return the int8 layer of convolution tasks that share everything but their rows."""
+    """Return the layer of int8 convolution tasks, each of which computes some of its rows."""
     for v in jobs:
         words.check_supported(v)
     v = jobs[0]
@@ -162,7 +172,7 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     padding = _padding(v, (height, width), (rows, out_w), weights.shape[1:3], stride, spread)
     zero = wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
     bias, weight_zero, shares = _operands(capture, v, kernels)
-    # The driver folds the input's zero point into the biases.
+    # The driver adds to the biases what the input's zero point adds to the sums.
     taps = (weights.astype(np.int64) - weight_zero).sum((1, 2))
     bias = bias + zero * taps.sum(int(not depthwise))
     weight_scale: float | tuple[float, ...] = 1.0
@@ -197,7 +207,10 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
 
 
 def _pitch(v: Raw, width: int, sums: bool) -> int:
-    """Return the number of bytes from one row of the input to the next."""
+    """Return the bytes from one input row to the next; ``width`` is the input's width in pixels.
+
+    ``sums`` is true for a matrix multiplication.
+    """
     if sums:
         return layouts.ATOM * v["CNA.DMA_CON1.LINE_STRIDE"]
     if v["CNA.CONV_CON1.ARGB_IN"]:
@@ -208,7 +221,10 @@ def _pitch(v: Raw, width: int, sums: bool) -> int:
 def _padding(
     v: Raw, inputs: Pair, outputs: Pair, kernel: Sequence[int], stride: Pair, spread: Pair
 ) -> tuple[Pair, Pair]:
-    """Return the padding (before, after) of rows and columns; the registers hold only the first."""
+    """Return the padding (before, after) of rows and of columns.
+
+    Registers hold only the padding before; the padding after follows from the sizes.
+    """
     top, left = v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]
     bottom = behind(inputs[0], outputs[0], kernel[0], stride[0], top, spread[0])
     right = behind(inputs[1], outputs[1], kernel[1], stride[1], left, spread[1])
@@ -216,8 +232,11 @@ def _padding(
 
 
 def _joined_rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
-    """Return (output rows, input rows) of all tasks together. Raises ValueError if a task does not
-    begin where the tasks before it end."""
+    """Return the numbers of output rows and of input rows of all tasks together.
+
+    ``pitch`` is the bytes from one input row to the next. Raises ValueError if a task does not
+    begin at the row after the tasks before it, or if fields other than rows and places differ.
+    """
     first = jobs[0]
     pitch = max(pitch, 1)
     notch = first["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"]
@@ -260,8 +279,10 @@ def _joined_rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
 
 
 def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[Array, int, Array]:
-    """Return, by output channel, (biases that the unit adds, zero point of weights, shares of the
-    largest scale).
+    """Return the biases that the unit adds, the zero point of weights, and the shares.
+
+    Biases and shares have a number for each output channel. A share is the channel's scale as a
+    part of the largest scale, with 14 bits of fraction.
     """
     whole = np.full(outputs, 2**TwoSteps.share_bits)
     zero = -v["DPU.BS_OW_OP.OW_OP"]
@@ -288,8 +309,9 @@ def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[Array, int, Array
 
 
 def _scales(v: Raw, shares: Array) -> float | tuple[float, ...]:
-    """Return the ratio of scales (input * weight / output) that these words state: one number, or
-    one for each channel if the shares differ.
+    """Return the ratio of scales, input * weight / output, that the values of a task state.
+
+    It is one number, or a number for each output channel if the shares differ.
     """
     multiplier, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
     by_channel = words.applies(v, "MUL")
@@ -301,7 +323,7 @@ def _scales(v: Raw, shares: Array) -> float | tuple[float, ...]:
     allowed["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"] = range(least, most + 1)
     expect(v, allowed, words.EXPECTED)
     if not by_channel:
-        # The multiplier is the mantissa plus 1; it is 2**14 only if the mantissa is all ones.
+        # The multiplier is the mantissa plus 1, and is 2**14 if all bits of the mantissa are 1.
         mantissa = multiplier - 1
         if multiplier == 2**14:
             mantissa = 2**15 - 1
@@ -319,7 +341,7 @@ def _scales(v: Raw, shares: Array) -> float | tuple[float, ...]:
 
 
 def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> Array | None:
-    """Return the input's int8 codes ``(H, W, C)``, None if they were not recorded."""
+    """Return the input as int8 codes ``(H, W, C)``, None if the capture has no input."""
     if "input" not in capture.buffers:
         return None
     height, width, channels = layer.input_shape
@@ -338,7 +360,7 @@ def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> Array | None:
 
 
 def _output(capture: Capture, v: Raw, layer: Conv2D) -> Array | None:
-    """Return the captured output ``(H, W, C)``, None if it was not recorded."""
+    """Return the captured output ``(H, W, C)``, None if the capture has no output."""
     if "output" not in capture.buffers:
         return None
     if ACCUMULATORS not in layer.driver_quirks:
@@ -348,8 +370,9 @@ def _output(capture: Capture, v: Raw, layer: Conv2D) -> Array | None:
 
 
 def _sums_layout(v: Raw, shape: tuple[int, int, int]) -> Layout:
-    """Return the layout of the sums of a matrix multiplication, with the fill of a row's last
-    atom."""
+    """Return the layout of the int32 sums of a matrix multiplication; a row is filled up to whole
+    atoms.
+    """
     height, width, channels = shape
     plane = layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
     refuse_if(
@@ -366,8 +389,9 @@ def _sums_layout(v: Raw, shape: tuple[int, int, int]) -> Layout:
 def _as_known(
     known: Mapping[str, Any], layer: Conv2D, v: Raw, x: Array | None, output: Array | None
 ) -> Lifted:
-    """Return the layer with the recorded scales, padding name and type, if the layer then has the
-    same words.
+    """Return the layer, input and output with the scales, padding name and type in ``known``.
+
+    ``known`` are the capture's parameters. They are used only if the layer then has the same words.
     """
     names = padding_names(layer, (known.get("padding"), *PADDINGS))
     if names:
@@ -385,7 +409,10 @@ def _as_known(
 
 
 def _with_scales(known: Mapping[str, Any], layer: Conv2D, by_channel: bool) -> Conv2D:
-    """Return the layer with the recorded scales, if the layer then has the same words."""
+    """Return the layer with the scales in ``known``, if it then has the same words, else as it is.
+
+    ``by_channel`` is true if the task scales each channel by a share.
+    """
     changed: dict[str, Any] = {}
     try:
         for name in ("input", "weight", "output"):
@@ -400,15 +427,19 @@ def _with_scales(known: Mapping[str, Any], layer: Conv2D, by_channel: bool) -> C
         same = plans.converter(named, facts) == plans.converter(layer, facts)
         if same and by_channel:
             same = np.array_equal(plans.shares(named), plans.shares(layer))
+    # The chip cannot hold the recorded scales, so they are not those of the run.
     except ValueError:
-        return layer  # the recorded scales are not the scales of the run
+        return layer
     if same:
         return named
     return layer
 
 
 def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
-    """Return the fp16 convolution of the first task, and the elements that read its output."""
+    """Return the fp16 layer: the first convolution and the task of elements that reads its output.
+
+    ``jobs`` are the values of all tasks.
+    """
     v = next(v for v in jobs if CONVOLUTION in v)
     words.check_supported(v)
     words.check(v, "fp16", Unsupported)
@@ -438,8 +469,10 @@ def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
 
 
 def _following(jobs: Sequence[Raw], v: Raw) -> Raw | None:
-    """Return the task of elements that reads the output of a convolution: if there are several, the
-    first whose record says that it ended."""
+    """Return the task of elements that reads the output of convolution ``v``, None without one.
+
+    If there are several, it is the first whose task record states that it ended, else the first.
+    """
     tasks = []
     for task in jobs:
         if not task.get(ELEMENTS) or CONVOLUTION in task:
@@ -457,7 +490,7 @@ def _following(jobs: Sequence[Raw], v: Raw) -> Raw | None:
 
 
 def _elements(v: Raw, shape: tuple[int, int, int]) -> Elementwise:
-    """Return the addition or multiplication of a task of elements."""
+    """Return the addition or multiplication of a task of elements, for an output of ``shape``."""
     size = words.output_size(v)
     words.check(v, "elements", Unsupported)
     refuse_if(

@@ -8,12 +8,12 @@
     0xffffa0210000: 0x0201000000480104   0x0101000000140014
     [  302.972445]   0: 0x02010000000e1004 ( op: 0x0201 reg: 0x1004 value: 0x0000000e )
 
-A field's macro takes the bits as they are stored. Decoders print a register without a name as
-three bare hexadecimal numbers: target, register, value. Words of a hexadecimal row have 64 bits, or
-32 bits with the lower half of a command first. gdb prints an address before the words, a kernel a
-time and the number of the command. A patched kernel prints the three parts of a word after it, or
-the parts alone. All lines of other forms are skipped and counted. Source: Mesa's rocket driver and
-its decoder; WT; RK68.
+The number in a field's macro is the value of the field's bits. A line of three hexadecimal numbers
+(target, register, value) is how decoders print a register without a name. Words in a hexadecimal
+row have 64 bits, or 32 bits with the lower half of a command first. gdb prints an address before
+the words, a kernel prints a time and the number of the command. A patched kernel prints the three
+parts of a word after the word, or only the parts. Lines of any other form are skipped and counted.
+Source: Mesa's rocket driver and its decoder; WT; RK68.
 """
 
 from __future__ import annotations
@@ -58,21 +58,27 @@ STAMP = re.compile(r"\s*\[\s*\d+\.\d+\]\s*")
 PARTS = re.compile(
     r"\bop:\s*0x([0-9a-fA-F]{1,4})\s+reg:\s*0x([0-9a-fA-F]{1,4})\s+value:\s*0x([0-9a-fA-F]{1,8})\b"
 )
-MOST_LETTERS = 2**13  # most letters of one statement
-KNOWN_SHARE = 2  # at least 1 / KNOWN_SHARE of hexadecimal words name a register of their unit
+# A statement has at most this many characters.
+MOST_LETTERS = 2**13
+# At least 1 / KNOWN_SHARE of hexadecimal words must have a register of their target's unit.
+KNOWN_SHARE = 2
 MOST_WORDS = 2**20
 
 
 class Names(NamedTuple):
-    """The names that listings use for registers and their fields."""
+    """The names that listings use for registers and fields.
 
-    registers: Mapping[str, int]  # offsets by REG_UNIT_REGISTER
-    fields: Mapping[str, tuple[int, int, int]]  # (offset, lsb, width) by UNIT_REGISTER_FIELD
+    ``registers`` has the address of a register by a name as ``REG_CNA_CONV_CON2``; ``fields`` has
+    (address, lsb, width) of a field by a name as ``CNA_CONV_CON2_KERNEL_GROUP``.
+    """
+
+    registers: Mapping[str, int]
+    fields: Mapping[str, tuple[int, int, int]]
 
 
 @cache
 def names() -> Names:
-    """Return the names of Mesa's map, and of ``seen.csv``, which is known beyond it."""
+    """Return the names in Mesa's map (``registers.csv``) and in ``seen.csv``."""
     registers: dict[str, int] = {}
     fields: dict[str, tuple[int, int, int]] = {}
     for table in ("seen.csv", "registers.csv"):
@@ -85,13 +91,14 @@ def names() -> Names:
 
 
 def is_listing(head: str) -> bool:
-    """Return true if a text has a statement that emits a register by its name."""
+    """Return true if bytes have a statement that emits a register by its name."""
     return SIGN.search(head) is not None
 
 
 def is_hex(head: str) -> bool:
-    """Return true if a text has rows of hexadecimal words, at least half of them commands."""
-    texts = head.split("\n")[:-1] or [head]  # the last line may be cut off
+    """Return true if bytes have rows of hexadecimal words, of which at least half are commands."""
+    # The last line may be incomplete, because only the first bytes of a file are given.
+    texts = head.split("\n")[:-1] or [head]
     words, _, _ = _hex_words(Line(number, text) for number, text in enumerate(texts))
     used = words[words.view("<u8") != 0]
     return len(used) > 1 and KNOWN_SHARE * int(known(used).sum()) >= len(used)
@@ -100,7 +107,7 @@ def is_hex(head: str) -> bool:
 def read_listing(path: Path) -> tuple[Array, list[Line]]:
     """Return the command words ``(n,)`` of a listing, and the lines that were skipped.
 
-    Raises ValueError naming file and line for a register or field without a name here, a value that
+    Raises ValueError, with file and line, for an unknown name of a register or field, a value that
     is not a number or does not fit, and a statement that does not end.
     """
     lines = lines_of(path)
@@ -122,7 +129,7 @@ def read_listing(path: Path) -> tuple[Array, list[Line]]:
                 else:
                     words.append(word)
             while match:
-                # A statement may go on over several lines.
+                # A statement may take several lines.
                 end = _closing(code, match.end())
                 while end < 0:
                     if at >= len(lines) or len(code) > MOST_LETTERS:
@@ -144,11 +151,10 @@ def read_listing(path: Path) -> tuple[Array, list[Line]]:
 
 
 def read_hex(path: Path) -> tuple[Array, list[Line]]:
-    """Return the command words ``(n,)`` in rows of hexadecimal words, and the lines that were
-    skipped.
+    """Return the command words ``(n,)`` of rows of hexadecimal words, and the skipped lines.
 
-    Raises ValueError naming the file for an odd number of 32-bit words, for too many, and for a
-    word other than the parts beside it.
+    Raises ValueError, with the file, for an odd number of 32-bit words, for too many words, and for
+    a word that differs from the parts printed after it.
     """
     lines = lines_of(path)
     for number, text in lines:
@@ -173,8 +179,11 @@ def read_hex(path: Path) -> tuple[Array, list[Line]]:
 
 
 def blocks(words: Array, path: Path) -> list[Block]:
-    """Return the blocks of a listing: each ends with the words of a block's end, or, if there are
-    none, after the write that starts the units."""
+    """Return the blocks of a listing's commands.
+
+    A block ends with the four words of a block's end. If no block has such an end, it ends after
+    the write that starts the units.
+    """
     if ends(words).any():
         return split_at_ends(words, path)
     starting = (words["register"] == OPERATION_ENABLE) & (words["target"] == ENABLE)
@@ -186,8 +195,10 @@ def blocks(words: Array, path: Path) -> list[Block]:
 
 
 def _closing(code: str, at: int) -> int:
-    """Return the index in ``code`` at which the bracket that opened before ``at`` closes, -1 if it
-    does not."""
+    """Return the index in ``code`` of the bracket that closes the one opened just before ``at``.
+
+    The result is -1 if no bracket closes it.
+    """
     depth = 1
     for bracket in re.finditer(r"[()]", code[at:]):
         if bracket[0] == "(":
@@ -200,7 +211,8 @@ def _closing(code: str, at: int) -> int:
 
 
 def _statement(what: str, inner: str) -> Command:
-    """Return the command that a statement emits, from its name and the text in its brackets."""
+    """Return the command of a statement; ``what`` is its name, ``inner`` the text in its
+    brackets."""
     parts = [part.strip() for part in inner.split(",")]
     if what.lower() == "emit_raw":
         if len(parts) not in (3, 4):
@@ -211,7 +223,7 @@ def _statement(what: str, inner: str) -> Command:
         return Command(
             _number(target, 2**16, "target"), _value(value_text, None), _register(register_text)
         )
-    # The first of three arguments is where the driver collects its commands.
+    # With three arguments, the first is the array in which the driver collects commands.
     if len(parts) not in (2, 3):
         raise ValueError(
             f"got {what} with {len(parts)} arguments, allowed are a register and its value"
@@ -227,7 +239,7 @@ def _statement(what: str, inner: str) -> Command:
 
 
 def _register(text: str) -> int:
-    """Return the offset of a register, by its name or its number."""
+    """Return the address of a register that a text names or states as a number."""
     offset = names().registers.get(text)
     if offset is not None:
         return offset
@@ -239,7 +251,10 @@ def _register(text: str) -> int:
 
 
 def _value(text: str, register: int | None) -> int:
-    """Return the sum of numbers and of fields of a register."""
+    """Return the value of a text that joins numbers and fields' macros with ``|``.
+
+    ``register`` is the address to which the value is written.
+    """
     value = 0
     if "(" not in text:
         text = text.strip(") \t")
@@ -259,8 +274,8 @@ def _value(text: str, register: int | None) -> int:
 
 
 def _near_fields(name: str, register: int | None) -> list[str]:
-    """Return names of fields that are similar to a wrong name: of the register, if that is known,
-    else of all.
+    """Return names of fields similar to a wrong name, from the fields of ``register``, or
+    from all fields if it is None.
     """
     fields = names().fields.items()
     of_register = [field for field, (offset, *_) in fields if register in (None, offset)]
@@ -268,7 +283,10 @@ def _near_fields(name: str, register: int | None) -> list[str]:
 
 
 def _number(text: str, below: int, what: str) -> int:
-    """Return a number below a limit; a negative number is its two's complement."""
+    """Return the number that a text states, from 0 to ``below - 1``.
+
+    A negative number becomes its two's complement; ``what`` begins an error.
+    """
     match = NUMBER.fullmatch(text)
     if match is None:
         raise ValueError(
@@ -291,9 +309,8 @@ def _number(text: str, below: int, what: str) -> int:
 
 
 def _triple(text: str) -> Command | None:
-    """Return the command that a decoder prints as three bare numbers; None for a line of another
-    form.
-    """
+    """Return the command of a line of three hexadecimal numbers, None for a line of another
+    form."""
     match = TRIPLE.fullmatch(text)
     if match is None:
         return None
@@ -310,7 +327,9 @@ def _triple(text: str) -> Command | None:
 
 
 def _hex_words(lines: Iterable[Line]) -> tuple[Array, list[Line], int]:
-    """Return the words of rows, the other lines, and the last row's line if a half is missing."""
+    """Return the hexadecimal words of rows, the skipped lines, and the last row's line if half of a
+    command is missing.
+    """
     halves: list[int] = []
     rest: list[Line] = []
     last = 0
@@ -335,8 +354,10 @@ def _hex_words(lines: Iterable[Line]) -> tuple[Array, list[Line], int]:
 
 
 def _body(text: str) -> tuple[str, str]:
-    """Return a line without its time and label, and the word that the parts in the line make, ""
-    without such parts."""
+    """Return a line without its time and label, and the word that its printed parts make.
+
+    The word is empty if the line has no parts.
+    """
     body = text
     for head in (STAMP, LABEL):
         match = head.match(body)
@@ -350,7 +371,8 @@ def _body(text: str) -> tuple[str, str]:
 
 
 def jobs_of(words: Array, path: Path) -> Sequence[Job]:
-    """Return the jobs of a listing's commands; raise ValueError if none writes a register."""
+    """Return a job for each block of a listing; raise ValueError if no command writes a
+    register."""
     jobs = [block.job for block in blocks(words, path)]
     if not jobs:
         raise ValueError(

@@ -1,5 +1,7 @@
-"""From a layer to the jobs that a driver would send: register writes, weights, biases and the
-command stream."""
+"""Lowering: from a layer to the jobs that a driver would send.
+
+They have register writes, weights, biases and the command stream.
+"""
 
 from __future__ import annotations
 
@@ -55,16 +57,17 @@ ADDRESSES = {
     "output": 0x80000000,
 }
 ALIGNMENT = 16
-# Every write of a job in order: register, its value if that is the same for all layers, and a note;
-# writes with the note "reads" exist only with biases.
+# Every write of a job in order: the register, its value if it is equal for all layers, and a note.
+# Writes with the note "reads" are left out of a job without biases.
 ORDER = [
     (row["register"], int(row["value"], 0), row["note"])
     for row in read_table(FACTS.here / "rocket.csv")
 ]
-# The bits of the units that run; the unit that reads for the DPU is among them only if there are
-# biases (WT, Mesa).
+# The bits of the units that run: of a matrix multiplication to sums, and of other layers, which
+# also run the unit that reads biases for the DPU (WT, Mesa).
 UNITS = {"sums": 0x0D, "outputs": 0x1D}
-BLOCK_ALIGN = 64  # a block of commands begins at a multiple of this many bytes (Mesa)
+# A block of commands begins at a multiple of this many bytes (Mesa).
+BLOCK_ALIGN = 64
 
 
 def lower(
@@ -75,21 +78,22 @@ def lower(
     addresses: Mapping[str, int] | None = None,
     features: Iterable[str] = (),
 ) -> Capture:
-    """Return the jobs that Mesa's rocket driver would send for a layer: a job for each task,
-    weights, biases, commands and, with ``x``, the input.
+    """Return the capture that Mesa's rocket driver would give for a layer: a job for each task,
+    with weights, biases, commands and, if ``x`` is given, the input.
 
     ``x`` is ``(H, W, C)`` in the type of the layer; uint8 codes are moved down by 128, as the
-    driver does. The feature ``int32-output`` asks for a matrix multiplication that writes its sums
-    (a lifted layer may have it as a driver quirk). The layer is then 1x1 over one column, and ``x``
-    is ``(M, 1, K)`` or ``(M, K)``, for a ``FullyConnected`` also ``(K,)``. Chips that round twice
-    have the arithmetic registers and bias blocks of open-rknpu, and the geometry and weights of
-    RK3588.
+    driver does. ``addresses`` replaces addresses of buffers by name. The feature ``int32-output``
+    asks for a matrix multiplication that writes its sums; a lifted layer may have it as a driver
+    quirk. The layer is then 1x1 over one column, and ``x`` is ``(M, 1, K)`` or ``(M, K)``, for a
+    ``FullyConnected`` also ``(K,)``. For chips that round twice, arithmetic registers and bias
+    blocks are those of open-rknpu, geometry and weights those of RK3588.
 
     The jobs differ from Mesa's in three cases: weights of more than 16 and fewer than 32 channels,
-    which Mesa packs without their fill; rows after the first task of a one-channel input; and ReLU,
-    which Mesa leaves to the type's range. A clamp that no code reaches is left out. Raises
-    ValueError for a layer that is not covered, Unsupported for an unknown chip, LookupError for an
-    unknown feature or address.
+    which Mesa packs without fill; rows after the first task of a one-channel input; and ReLU, for
+    which Mesa relies on the range of the type. A clamp that no code reaches is left out.
+
+    Raises ValueError for a layer that is not covered, Unsupported for an unknown chip, LookupError
+    for an unknown feature or name of a buffer.
     """
     facts = FACTS.features(chip)
     other = registers_of(chip) != REGISTERS
@@ -123,12 +127,11 @@ def lower(
 
 
 def biases(conv: Conv2D, by_channel: bool) -> bytes:
-    """Return the biases that the unit adds, little-endian int32: they compensate for the input's
-    zero point, which is part of every sum.
+    """Return the bytes of the biases that the unit adds, little-endian int32.
 
-    With ``by_channel`` they are in blocks of four channels: biases, then int16 zero points of
-    weights, negated, then uint16 shares of the largest scale. Raises ValueError if a bias leaves
-    int32.
+    What the input's zero point adds to every sum is subtracted from the biases. With ``by_channel``
+    the bytes are blocks of four channels: biases, then negated zero points of weights (int16), then
+    each channel's share of the largest scale (uint16). Raises ValueError if a bias leaves int32.
     """
     centred = conv.weights.astype(np.int64) - conv.weight_q.zero_point
     taps = centred.sum((1, 2))
@@ -152,8 +155,11 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
 
 
 def packed_input(codes: np.ndarray, conv: Conv2D, sums: bool) -> bytes:
-    """Return the input buffer of int8 codes ``(H, W, C)``: planes of 16 channels, a single channel
-    as rows of uint8, with ``sums`` row by row; fill is the zero point."""
+    """Return the bytes of the input, from int8 codes ``(H, W, C)``.
+
+    They are planes of 16 channels; a single channel is rows of uint8; with ``sums``, rows of all
+    channels. Fill is the zero point.
+    """
     height, width, channels = codes.shape
     shape = (height, width, up(channels, layouts.ATOM))
     dtype = "int8"
@@ -171,7 +177,10 @@ def packed_input(codes: np.ndarray, conv: Conv2D, sums: bool) -> bytes:
 
 
 def _product(conv: Conv2D, layer: Layer, x: Any) -> Conv2D:
-    """Return the convolution as a matrix multiplication of the rows of ``x``."""
+    """Return the convolution of a matrix multiplication, with as many rows as ``x`` has.
+
+    Raises ValueError for a ``layer`` that is not a matrix multiplication to sums.
+    """
     pointwise = (conv.kernel, conv.stride, conv.pads) == ((1, 1), (1, 1), ((0, 0), (0, 0)))
     plain = pointwise and not conv.depthwise and conv.activation is None
     zero = not np.any(conv.bias) and conv.weight_q.zero_point == conv.input_q.zero_point == 0
@@ -186,7 +195,8 @@ def _product(conv: Conv2D, layer: Layer, x: Any) -> Conv2D:
 
 
 def _codes(layer: Layer, shape: tuple[int, int, int], x: Any) -> np.ndarray:
-    """Return the input as int8 codes ``(H, W, C)``."""
+    """Return the input ``x`` of a layer as int8 codes ``(H, W, C)``; raise ValueError for another
+    shape or type."""
     x = np.asarray(x)
     fits = x.shape == shape or (x.ndim != 3 and x.size == np.prod(shape))
     if x.dtype.name != layer.dtype or not fits or (x.ndim < 3 and 1 not in shape[:2]):
@@ -200,8 +210,11 @@ def _linked(
     units: int,
     registers: RegisterMap,
 ) -> tuple[list[Job], bytes]:
-    """Return the jobs with the writes that end their blocks, and the blocks one after the other,
-    the first at address ``at``. Each is filled up to ``BLOCK_ALIGN`` and names the next."""
+    """Return the jobs with the writes that end their blocks, and the bytes of all blocks.
+
+    The first block is at address ``at``. Each block is filled up to ``BLOCK_ALIGN`` bytes, and its
+    end has the address of the next. ``units`` are the bits of the units that run.
+    """
     ended = []
     data = b""
     sizes = [len(job.writes) + END_WORDS for job in jobs]
@@ -219,7 +232,10 @@ def _linked(
 
 
 def _job(values: Raw, registers: RegisterMap, sums: bool) -> Job:
-    """Return a job of every write in order."""
+    """Return a job with every write of ``ORDER``, with ``values`` by full field name.
+
+    With ``sums``, the writes that read biases are left out.
+    """
     offsets = offsets_of(registers)
     order = []
     for name, value, note in ORDER:

@@ -1,10 +1,9 @@
-"""The constants of a compiled convolution (``.rknn`` for RK3576): weights, zero points, biases,
-shares, as its tasks read them.
+"""The constants of a compiled convolution (``.rknn`` for RK3576), as its tasks read them.
 
-Dense weights lie as on RK3588. Depthwise weights lie in the same order in pairs, each pair
-followed by the two negated zero points of its channels. The operands of eight output channels stand
-together: biases, negated zero points (dense weights only), shares. Without zero points or shares
-all channels have the same.
+Weights have the order of RK3588. Two depthwise weights are followed by the negated zero points of
+their two channels. Operands of eight output channels stand together: their biases, their negated
+zero points (dense weights only), their shares. A share is a channel's scale as a part of the
+largest scale. A file without zero points or shares has one for all channels.
 """
 
 from __future__ import annotations
@@ -20,16 +19,20 @@ from npulab.npus.kit import Capture, Unsupported, refuse_if, up, values_of
 from npulab.npus.rockchip import layouts, rknn
 from npulab.npus.rockchip.rknn import Compiled
 
-GROUP = 8  # output channels whose operands stand together
-# Operands are filled up to a multiple of so many channels, of dense and of depthwise weights.
+# The operands of this many output channels stand together.
+GROUP = 8
+# Operands are filled up to a multiple of this many channels: for dense, for depthwise weights.
 FILL, DEPTHWISE_FILL = 32, 64
-OPERANDS = "DPU_RDMA.BRDMA_CFG.operands"  # the sum of the bits of what an operand has
+# The field with the bits of PARTS that are there; PARTS has (bit, name, numpy type) of each.
+OPERANDS = "DPU_RDMA.BRDMA_CFG.operands"
 PARTS = ((1, "biases", "<i4"), (2, "zero_points", "<i2"), (4, "shares", "<u2"))
 
 
 class Constants(NamedTuple):
-    """Weights OHWI (depthwise 1HWC) int8, and a number for each output channel: biases, negated
-    zero points, shares. What the file does not have for each channel is None.
+    """The constants of a convolution.
+
+    ``weights`` are OHWI (depthwise 1HWC) int8. ``biases``, ``zero_points`` (negated) and ``shares``
+    have a number for each output channel; they are None if the file has no numbers by channel.
     """
 
     weights: Array
@@ -39,10 +42,10 @@ class Constants(NamedTuple):
 
 
 def constants(capture: Capture) -> Constants:
-    """The constants of a capture of a ``.rknn`` file with one convolution.
+    """Return the constants of a capture of a ``.rknn`` file with one convolution.
 
-    Raises Unsupported for another capture, ValueError for constants of another size than its layer
-    and its first task state.
+    Raises Unsupported for another capture. Raises ValueError for constants of another size than
+    the layer and the first task state.
     """
     layer = capture.parameters
     if "container" not in capture.buffers or "kernel_h" not in layer:
@@ -74,7 +77,10 @@ def constants(capture: Capture) -> Constants:
 def _weights(
     compiled: Compiled, number: int, layer: Mapping[str, Any], depthwise: bool
 ) -> tuple[Array, Array | None]:
-    """The weights of a layer, and the negated zero points that lie between them."""
+    """Return the weights of a layer, and the negated zero points between depthwise weights.
+
+    ``number`` is the number of the tensor with the weights. Dense weights have None as zero points.
+    """
     tensor = compiled.tensor(number)
     data = np.frombuffer(compiled.held(tensor), np.int8)
     channels = layer["input_c"]

@@ -1,4 +1,4 @@
-"""The registers of a convolution: its cut into tasks, and the values of fields by full name.
+"""The registers of a convolution: its rows cut into tasks, and the values of fields by full name.
 
 Source: Mesa's rocket driver (rkt_task.c, rkt_regcmd.c) for RK3588, and a captured matrix
 multiplication (WT).
@@ -18,31 +18,39 @@ from npulab.npus.rockchip.layouts import ATOM, KERNELS, per_atom
 from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.quant.rules import NAMED, TwoSteps, rule
 
-# The convolution buffer: its banks, entries of a bank, bytes of an entry.
+# The convolution buffer of the chip: the number of its banks, entries of a bank, bytes of an entry.
 BANKS, BANK_ENTRIES, ENTRY_BYTES = 12, 256, 128
-SPLIT_BANKS = 7  # banks that the input gets if the weights would leave it fewer
-GRAINS = 50  # Mesa: "seems to pass the most tests"
-CHANNELS, DEPTHWISE_CHANNELS = 32, 64  # output channels are filled up to a multiple of these
-INT8, FP16, INT32 = 0, 2, 4  # codes of a precision in register fields (WT; C:dump-x2)
-DEPTHWISE = 3  # code of a convolution mode
-# A driver quirk: a matrix multiplication that writes its sums without requantizing them.
+# The input gets this many banks if the weights would leave it fewer.
+SPLIT_BANKS = 7
+# A part of the field FEATURE_GRAINS. Mesa says of it: "seems to pass the most tests".
+GRAINS = 50
+# The number of output channels is filled up to a multiple of this: dense, depthwise.
+CHANNELS, DEPTHWISE_CHANNELS = 32, 64
+# Codes of element types in fields of precision (WT; C:dump-x2).
+INT8, FP16, INT32 = 0, 2, 4
+# The code of a depthwise convolution in the field CONV_MODE.
+DEPTHWISE = 3
+# The driver quirk of a matrix multiplication that writes its sums without requantizing them.
 ACCUMULATORS = "int32-output"
-# The feature of chips that scale each channel by its share of the largest scale, and so round
-# twice.
+# The feature of chips that multiply each channel by its share of the largest scale, and then by the
+# largest scale, with a rounding after each.
 TWICE = "twice_half_even"
-DILATION = "dilation"  # the feature of chips on which dilated kernels were seen
-# The rounding rule, by whether a chip has TWICE.
+# The feature of chips on which dilated kernels were seen.
+DILATION = "dilation"
+# The rounding rule of a chip without and with the feature TWICE.
 RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-twice"}
-# The fields that a layer decides, with the names of their values in ``_geometry``, ``converter``.
+# The fields whose value depends on the layer, with the name of the value, which ``_geometry`` or
+# ``converter`` computes.
 FIELDS = read_table(FACTS.here / "fields.csv")
 
 
 class RowTask(NamedTuple):
-    """Rows of a convolution that run in one task.
+    """The rows of a convolution that run in one task.
 
-    It has the first row and the number of rows of the input, and the padding above them; the first
-    row and the number of rows of the output; and how many banks of the convolution buffer the
-    input gets, and how many the weights.
+    ``top`` is the first input row, ``rows`` the number of input rows, ``above`` the rows of padding
+    above them. ``first`` is the first output row, ``outputs`` the number of output rows.
+    ``data_banks`` and ``weight_banks`` are the banks of the convolution buffer for input and
+    weights.
     """
 
     top: int
@@ -55,10 +63,10 @@ class RowTask(NamedTuple):
 
 
 def as_convolution(layer: Any) -> Conv2D:
-    """Return the int8 convolution that a layer becomes: codes of uint8 are moved down by 128, a
-    fully connected layer is a convolution of one pixel.
+    """Return a layer as an int8 convolution.
 
-    Raises ValueError for a layer that is not covered.
+    Codes of uint8 are moved down by 128; a fully connected layer becomes a convolution of one
+    pixel. Raises ValueError for a layer that is not covered.
     """
     if not isinstance(layer, Conv2D | FullyConnected) or layer.dtype not in ("int8", "uint8"):
         raise ValueError(
@@ -87,17 +95,18 @@ def as_convolution(layer: Any) -> Conv2D:
 
 
 def cut(conv: Conv2D) -> list[RowTask]:
-    """Return the tasks of a convolution: one if its input fits the banks that weights leave, else
-    several, by rows from the top.
+    """Return the tasks of a convolution, by rows from the top.
 
-    Raises ValueError if the input of a single output row does not fit.
+    It is one task if the whole input fits into the banks that weights leave. Raises ValueError if
+    the input of a single output row does not fit.
     """
     height, width, channels = conv.input_shape
     rows = conv.output_shape[0]
     above, below = conv.pads[0]
     atoms_of_entry = ENTRY_BYTES // ATOM
     whole, last = divmod(ceil_div(channels, ATOM), atoms_of_entry)
-    # Three atoms take a whole entry of each column, one or two share an entry (Mesa).
+    # Atoms of a column beyond whole entries share entries with those of other columns; only three
+    # atoms take an entry of their own in each column (Mesa).
     rest = ceil_div(last * width, atoms_of_entry)
     if last == 3:
         rest = width
@@ -143,11 +152,11 @@ def values(
     facts: Mapping[str, int],
     sums: bool,
 ) -> dict[str, int]:
-    """Return the values that differ between layers, by full name; ``where`` are the buffers'
-    addresses.
+    """Return the values of the fields that depend on the layer, by full name.
 
-    ``sums`` asks for a matrix multiplication: rows in, rows of int32 out.
-    Raises ValueError for padding or scales that the registers cannot hold.
+    ``where`` has the addresses of buffers by name, ``facts`` the features of the chip. ``sums``
+    asks for a matrix multiplication, with rows as input and rows of int32 sums as output. Raises
+    ValueError for dilation or scales that the chip does not support.
     """
     refuse_if(
         conv.dilation != (1, 1) and not facts.get(DILATION),
@@ -173,7 +182,7 @@ def values(
 
 
 def _geometry(conv: Conv2D, task: RowTask, where: Mapping[str, int], sums: bool) -> dict[str, int]:
-    """Return sizes, places and counts of a task, by the names that ``fields.csv`` gives them."""
+    """Return the sizes and addresses of a task, by the names that ``fields.csv`` uses."""
     outputs = conv.output_shape[2]
     kernel_h, kernel_w = conv.kernel
     stored_channels = up(conv.input_shape[2], ATOM)
@@ -183,7 +192,7 @@ def _geometry(conv: Conv2D, task: RowTask, where: Mapping[str, int], sums: bool)
         kernels = 1
         filled = up(outputs, DEPTHWISE_CHANNELS)
     kernel_bytes = kernel_h * kernel_w * stored_channels
-    # Later tasks reuse the weights if input and weights fill the buffer without the fixed split.
+    # A later task reuses the weights of the first, unless the banks are split by SPLIT_BANKS.
     whole_buffer = task.data_banks + task.weight_banks == BANKS
     reuse = task.first > 0 and whole_buffer and task.data_banks != SPLIT_BANKS
     return {
@@ -208,7 +217,10 @@ def _geometry(conv: Conv2D, task: RowTask, where: Mapping[str, int], sums: bool)
 
 
 def _input_places(conv: Conv2D, task: RowTask, address: int, sums: bool) -> dict[str, int]:
-    """Return the places of the input: planes, rows of a single channel, or rows to multiply."""
+    """Return the values that state where the input lies, by the names that ``fields.csv`` uses.
+
+    The input is planes, rows of a single channel, or with ``sums`` rows of all channels.
+    """
     height, width, channels = conv.input_shape
     values = {"width": width, "stored_width": width, "last_channel": channels - 1}
     values["plain_rows"] = int(sums or channels == 1)
@@ -224,7 +236,7 @@ def _input_places(conv: Conv2D, task: RowTask, address: int, sums: bool) -> dict
         values["stored_width"] = pitch
         line, surface = pitch, pitch * (height - 1)
         entries = pitch * height
-    # Mesa's driver has a special case for this size.
+    # Mesa's driver has this special case for 40 columns of 40 channels.
     if (width, channels) == (40, 40):
         entries = 40
     values |= {"line": line, "surface": surface, "entries": entries}
@@ -233,7 +245,10 @@ def _input_places(conv: Conv2D, task: RowTask, address: int, sums: bool) -> dict
 
 
 def _output_places(conv: Conv2D, task: RowTask, address: int, sums: bool) -> dict[str, int]:
-    """Return the places of the output: planes, or rows of sums."""
+    """Return the values that state where the output lies, by the names that ``fields.csv`` uses.
+
+    The output is planes, or with ``sums`` rows of int32 sums.
+    """
     height, width, outputs = conv.output_shape
     surface = width * height
     surfaces = 2
@@ -258,8 +273,10 @@ def _output_places(conv: Conv2D, task: RowTask, address: int, sums: bool) -> dic
 
 
 def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
-    """Return the numbers that requantize sums, by the names of ``fields.csv``; raise ValueError for
-    scales that the chip cannot hold."""
+    """Return the values that requantize sums, by the names that ``fields.csv`` uses.
+
+    Raises ValueError for scales that the chip cannot hold.
+    """
     by_channel = bool(facts.get(TWICE))
     scale = conv.weight_q.scale
     if isinstance(scale, tuple) and not by_channel:
@@ -281,8 +298,8 @@ def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
 
 
 def shares(conv: Conv2D) -> np.ndarray:
-    """Return each output channel's share of the largest scale, ``(O,) int64`` with 14 bits of
-    fraction."""
+    """Return each output channel's scale as a part of the largest scale, ``(outputs,) int64`` with
+    14 bits of fraction."""
     multiplier, _ = NAMED[RULES[True]].multiplier(
         conv.input_q.scale, conv.weight_q.scale, conv.output_q.scale
     )
@@ -291,9 +308,11 @@ def shares(conv: Conv2D) -> np.ndarray:
 
 
 def padding_word(zero: int, conv: Conv2D) -> int:
-    """Return PAD_VALUE for a zero point. A tap outside the image reads the low byte of PAD_VALUE.
+    """Return the value of PAD_VALUE for the input's zero point.
 
-    In two cases the driver repeats this byte in the second byte, because it found this necessary.
+    A tap outside of the image reads its low byte. Mesa's driver repeats this byte in the second
+    byte for a depthwise kernel with zero point 11, and for a kernel of 3 or more columns with zero
+    point -128; why it is necessary is not known.
     """
     repeated = conv.kernel[1] >= 3 and zero == -SIGNED
     if not repeated and not (conv.depthwise and zero == 0x0B):

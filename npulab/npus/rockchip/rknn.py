@@ -1,9 +1,9 @@
-"""Reads a model that Rockchip's compiler made (``.rknn``, version 6).
+"""Reading a model that Rockchip's compiler made (``.rknn``, version 6).
 
-A header of 64 bytes, a part in FlatBuffers' encoding (``rknn.csv`` has its tables), and a JSON text
-with its length. The blobs of the second part are the constants, the commands and the task records.
-The format was found from 32 of 63 files made of convolutions for RK3576, and holds for the other
-31. Nothing of it was read in the vendor's tools.
+A file has a header of 64 bytes, a part in FlatBuffers' encoding (``rknn.csv`` has its tables), and
+the length and bytes of a JSON text. Blobs in the FlatBuffers part are the constants, the commands
+and the task records. The format was found from 32 of 63 files of convolutions for RK3576, and holds
+for the other 31 files. Nothing of it was read in the vendor's tools.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ MAGIC, VERSION = b"RKNN", 6
 HEADER = np.dtype(
     [("magic", "S4"), ("w1", "<u4"), ("version", "<u8"), ("bytes", "<u8"), ("w6", "<u4", 10)]
 )
-LENGTH = np.dtype("<u8")  # of the JSON text
+# The type of the length of the JSON text.
+LENGTH = np.dtype("<u8")
 SCHEMA = read_schema(Path(__file__).with_name("rknn.csv"))
 MOST_BYTES = 2**30
-HALF = 2**32  # a number of 64 bits that holds two has them below and above this one
-# The use of tensors: the model's inputs and outputs, the commands, the task records.
+# Some numbers of 64 bits hold two numbers of 32 bits: ``divmod`` by this number separates them.
+HALF = 2**32
+# Codes of a tensor's use: an input or output of the model, the commands, the task records.
 INPUT, OUTPUT, COMMAND_USE, TASK_USE = 1, 2, 9, 10
 
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A file: its bytes, the tables ``root`` and ``graph``, the JSON text as ``network``."""
+    """The contents of a file: its bytes, the FlatBuffers tables ``root`` and ``graph``, and the
+    value of the JSON text as ``network``."""
 
     data: bytes
     root: Row
@@ -46,39 +49,39 @@ class Compiled:
         return self.graph["tensors"]
 
     def tensor(self, number: int) -> Row:
-        """The tensor of a number; raises ValueError for none."""
+        """Return the tensor with a number; raise ValueError if the file has fewer tensors."""
         count = len(self.tensors)
         refuse_if(number >= count, "tensor", f"number {number}", f"are the {count} of the file")
         return self.tensors[number]
 
     def place(self, tensor: Mapping[str, Any]) -> range:
-        """The bytes of the file that hold a tensor, none if the file does not have it."""
+        """Return the range of the file's bytes that have a tensor's data, empty if none have."""
         inner = self.root["blobs"][tensor["blob"]]["data"]
         start = HEADER.itemsize + inner.start
         return range(start, start + len(inner))
 
     def held(self, tensor: Mapping[str, Any]) -> bytes:
-        """The bytes of a tensor."""
+        """Return the bytes of a tensor's data."""
         place = self.place(tensor)
         return self.data[place.start : place.stop]
 
     def of_use(self, use: int) -> Row:
-        """The only tensor of a use; raises ValueError if there are none or several."""
+        """Return the only tensor with a code of use; raise ValueError for none and for several."""
         found = [tensor for tensor in self.tensors if tensor["use"] == use]
         refuse_if(len(found) != 1, f"tensors of use {use}", len(found), "is 1")
         return found[0]
 
 
 def is_rknn(head: bytes) -> bool:
-    """True if bytes begin as a file."""
+    """Return true if bytes begin with the magic of a ``.rknn`` file."""
     return head.startswith(MAGIC)
 
 
 def read(data: bytes) -> Compiled:
-    """Read a file from its bytes.
+    """Return the contents of a ``.rknn`` file, read from its bytes.
 
-    Raises ValueError with the byte for a file of another version, for one that is cut short, and
-    for tables, tensors and blobs that lie outside of it.
+    Raises ValueError, with the byte, for another version, for a file that is cut short, and for
+    tables, tensors and blobs outside of the file.
     """
     size = len(data)
     head = HEADER.itemsize
@@ -100,7 +103,7 @@ def read(data: bytes) -> Compiled:
 
 
 def _network(data: bytes, at: int) -> Any:
-    """The JSON text at a byte."""
+    """Return the value of the JSON text whose length stands at byte ``at``."""
     length = int(np.frombuffer(data, LENGTH, 1, at)[0])
     begin = at + LENGTH.itemsize
     refuse_if(

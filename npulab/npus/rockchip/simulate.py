@@ -1,7 +1,7 @@
 """The simulated device: from register words and bytes to memory, task by task.
 
-It shares the tables, the reading of fields and memory with the other modules, and nothing else: its
-agreement with lift and emulation is evidence only because it does not use them.
+It shares only the tables, the reading of fields and the memory with the modules for ``lift`` and
+emulation. It does not use these, so its agreement with them is evidence.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ PRECISIONS: dict[int, np.dtype[Any]] = {
     5: np.dtype("<f4"),
 }
 DEPTHWISE = 3
-# The operands of four channels (ORK).
+# The operands of four output channels: biases, weight offsets and shares (ORK).
 OPERANDS = np.dtype([("bias", "<i4", 4), ("offset", "<i2", 4), ("share", "<u2", 4)])
 ENDED, NEXT = "TASK.interrupt_status.interrupt_status", "PC.BASE_ADDRESS.PC_SOURCE_ADDR"
-CORES = "PC.REGISTER_AMOUNTS.RESERVED_0"  # the field holds the number of cores less one (PH)
+# This field has the number of cores that share the operation, less 1 (PH).
+CORES = "PC.REGISTER_AMOUNTS.RESERVED_0"
 
 
 def simulate(capture: Capture) -> bytes:
-    """Return the output buffer after the capture's tasks ran in order. If task records say which
-    tasks ended, only the tasks that ran by these records (``ran``) are run.
+    """Run the capture's tasks in order; return the bytes of the output buffer.
 
-    Buffers lie at their addresses. Lanes of the output past ORIG_CHANNEL are 0 (C:dump-+2, which
-    adds 2 to one of 8). Raises Hang, with the reason, for sizes of 0, memory that no buffer holds
-    and windows that no output fits, Unsupported for units and modes that the simulated device does
-    not have.
+    If task records state which tasks ended, only the tasks that ``ran`` returns are run. Buffers
+    lie at their addresses. Output lanes past ORIG_CHANNEL are 0 (C:dump-+2 adds 2 in one of 8 lanes
+    only). Raises Hang, with the reason, for reads outside of all buffers and for sizes that
+    contradict each other. Raises Unsupported for units and modes that it does not simulate.
     """
     base = address_of(capture, "output", "where its tasks write")
     buffers = dict(capture.buffers)
@@ -51,7 +51,7 @@ def simulate(capture: Capture) -> bytes:
     memory = Memory(buffers, capture.addresses)
     for v in ran([values_of(job, capture.maps) for job in capture.jobs]):
         run(v, memory)
-    # The output ends where the next buffer begins.
+    # The output buffer ends where the next buffer begins.
     size = MOST_BYTES
     for name, address in capture.addresses.items():
         if name in buffers and address > base:
@@ -60,12 +60,13 @@ def simulate(capture: Capture) -> bytes:
 
 
 def ran(jobs: Sequence[Raw]) -> list[Raw]:
-    """Return the tasks that ran: all, unless a record says that a task ended.
+    """Return the tasks that ran, by the task records; all tasks if no record states an end.
 
-    A program is a chain of tasks, each of which names the next. Its first task states the number of
-    cores (less 1) that it runs on; the tasks of these cores run side by side. If a record says that
-    a task ended, only these programs ran: a program with such a task, and a program that runs on
-    other cores next to one. Each ran up to its last task that ended or that names cores.
+    A program is a chain of tasks, each of which has the address of the next. Its first task states
+    the number of cores that share it. If a record states that a task ended, two kinds of programs
+    ran: programs with an ended task, and programs with the same number of cores as one of these,
+    which ran beside it. A program ran up to its last task that ended or states cores. Tasks of
+    programs that ran side by side alternate in the result.
     """
     if not _any_ended(jobs):
         return list(jobs)
@@ -98,7 +99,7 @@ def _any_ended(tasks: Sequence[Raw]) -> bool:
 
 
 def run(v: Raw, memory: Memory) -> None:
-    """Run one task: a convolution, or elements that the DPU reads and writes."""
+    """Run one task with values ``v``: a convolution, or elements that the DPU reads and writes."""
     if "CNA.CONV_CON1.CONV_MODE" in v:
         convolution(v, memory)
     elif v.get("DPU.FEATURE_MODE_CFG.FLYING_MODE"):
@@ -108,8 +109,10 @@ def run(v: Raw, memory: Memory) -> None:
 
 
 def convolution(v: Raw, memory: Memory) -> None:
-    """Run a convolution: every weight is read once, in the order of the buffer, and used for the
-    whole output."""
+    """Run a convolution task and write its output.
+
+    Each weight is read once, in the order of the buffer, and multiplied with all its inputs.
+    """
     known(v, EXPECTED["device"])
     kind = _precision(v, "CNA.CONV_CON1.IN_PRECISION")
     out_h = v["CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT"] + 1
@@ -152,7 +155,7 @@ def convolution(v: Raw, memory: Memory) -> None:
 
 
 def _accumulator(kind: np.dtype[Any]) -> type[np.generic]:
-    """Return the type in which inputs are kept and summed."""
+    """Return the type of inputs and sums for weights of type ``kind``: float32 or int64."""
     if kind.kind == "f":
         return np.float32
     return np.int64
@@ -164,7 +167,10 @@ def places(
     channels: int,
     itemsize: int,
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (row, column, kernel, channel) of each weight in the order of the buffer."""
+    """Yield (row, column, kernel, input channel) of each weight, in the order of the buffer.
+
+    ``itemsize`` is the number of bytes of a weight.
+    """
     rows = range(v["CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT"])
     columns = range(v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"])
     if v["CNA.CONV_CON1.CONV_MODE"] == DEPTHWISE:
@@ -181,8 +187,11 @@ def places(
 
 
 def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) -> Array:
-    """Return the input with all padding that windows reach, ``(channels, rows, columns)``, fill
-    lanes included."""
+    """Return the input with padding, ``(channels, rows, columns)``, with the channels that are
+    fill.
+
+    The padding reaches as far as the windows of ``out_h`` x ``out_w`` outputs.
+    """
     rows, stored = v["CNA.DATA_SIZE0.DATAIN_HEIGHT"], v["CNA.DATA_SIZE1.DATAIN_CHANNEL"]
     width, base = v["CNA.FC_DATA_SIZE0.DMA_WIDTH"], v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"]
     line, surface = v["CNA.DMA_CON1.LINE_STRIDE"], v["CNA.DMA_CON2.SURF_STRIDE"]
@@ -220,8 +229,11 @@ def read_planes(
     kind: np.dtype[Any],
     what: str,
 ) -> None:
-    """Fill ``(channels, rows, columns)`` from planes of 16-byte pixels; ``pitches`` are bytes from
-    plane to plane and from row to row."""
+    """Read planes of 16-byte pixels into ``out`` ``(channels, rows, columns)``.
+
+    ``pitches`` are the bytes from plane to plane and from row to row; ``what`` names the tensor in
+    an error.
+    """
     channels, rows, width = out.shape
     lanes = ATOM // kind.itemsize
     plane_pitch, row_pitch = pitches
@@ -233,7 +245,7 @@ def read_planes(
 
 
 def _strides_and_dilations(v: Raw) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (stride, dilation), each as (rows, columns)."""
+    """Return the stride (rows, columns) and the dilation (rows, columns)."""
     strides = (v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"])
     down = v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1
     along = v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1
@@ -249,7 +261,7 @@ def _fits(what: str, shape: tuple[int, int, int]) -> None:
 
 
 def single(codes: Array, v: Raw) -> Array:
-    """Return a row of a single channel after the converter."""
+    """Return the codes of a row of a one-channel input after the converter of the CNA unit."""
     if v["CNA.CVT_CON0.CVT_BYPASS"]:
         return codes
     moved = codes.astype(np.int64) + v["CNA.CVT_CON1.CVT_OFFSET0"]
@@ -269,7 +281,10 @@ def operands(
     outputs: int,
     kernels: int,
 ) -> tuple[list[int], list[int], list[int]]:
-    """Return (weight offsets of each kernel, biases, shares of each output channel)."""
+    """Return the weight offset of each kernel, the bias and the share of each output channel.
+
+    A weight offset is added to each weight. A share has 14 bits of fraction.
+    """
     offsets = [v["DPU.BS_OW_OP.OW_OP"]] * max(outputs, kernels)
     shares = [2**14] * outputs
     base = v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
@@ -278,7 +293,7 @@ def operands(
     if v["DPU.BS_CFG.BS_MUL_BYPASS"]:
         data = memory.read(base, 4 * outputs, "biases")
         return offsets, np.frombuffer(data, "<i4").tolist(), shares
-    # Blocks of four channels, each read by itself as the unit does.
+    # The unit reads each block of four channels by itself, so a missing block hangs.
     blocks = []
     for at in range(0, 8 * outputs, OPERANDS.itemsize):
         data = memory.read(base + at, OPERANDS.itemsize, "biases")
@@ -291,9 +306,7 @@ def operands(
 
 
 def finished(sums: Array, bias: int, share: int, v: Raw) -> Array:
-    """Return the output values of one channel's sums; computed with integers only, if the sums are
-    integers.
-    """
+    """Return the output of one channel from its sums; integer sums are computed with integers."""
     kind = _precision(v, "DPU.DATA_FORMAT.OUT_PRECISION")
     if kind.kind == "f":
         return arithmetic(sums, v).astype(kind)
@@ -311,17 +324,17 @@ def finished(sums: Array, bias: int, share: int, v: Raw) -> Array:
 
 
 def _even(values: Array, shift: int) -> Array:
-    """Return ``values / 2**shift`` rounded to nearest, ties to even; no value reaches 2**61."""
+    """Return ``values / 2**shift`` rounded to nearest, ties to even; values are below 2**61."""
     unit = 2 ** min(shift, 62)
     whole, rest = np.divmod(values, unit)
-    # Not 2 * rest, which could leave int64.
+    # Compared with unit - rest, because 2 * rest could leave int64.
     above = rest > unit - rest
     tie = rest == unit - rest
     return whole + (above | (tie & (whole % 2 == 1)))
 
 
 def elements(v: Raw, memory: Memory) -> None:
-    """Run fp16 elements from memory through the first unit of the DPU to memory."""
+    """Run a task of fp16 elements: read a tensor, apply the first unit of the DPU, write it."""
     _covered(v, EXPECTED["fp16 elements"])
     height, width = v["DPU.DATA_CUBE_HEIGHT.HEIGHT"] + 1, v["DPU.DATA_CUBE_WIDTH.WIDTH"] + 1
     channels = v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1
@@ -334,8 +347,8 @@ def elements(v: Raw, memory: Memory) -> None:
 
 
 def arithmetic(values: Array, v: Raw) -> Array:
-    """Return float32 numbers after the first unit's addition and multiplication of a number that a
-    register holds."""
+    """Return float32 values after the first unit of the DPU: a number added, a number multiplied,
+    ReLU, as far as the registers enable each."""
     if v["DPU.BS_CFG.BS_BYPASS"]:
         return values
     if not v["DPU.BS_CFG.BS_ALU_BYPASS"]:
@@ -351,7 +364,8 @@ def arithmetic(values: Array, v: Raw) -> Array:
 
 
 def store(v: Raw, memory: Memory, planes: Array) -> None:
-    """Write ``(channels, rows, columns)`` in planes of 16-byte pixels."""
+    """Write the output ``planes`` (channels, rows, columns) to memory, in planes of 16-byte
+    pixels."""
     channels, height, width = planes.shape
     lanes = ATOM // planes.itemsize
     base = v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"]
@@ -363,7 +377,7 @@ def store(v: Raw, memory: Memory, planes: Array) -> None:
         size > MOST_BYTES,
         f"the output of {size} bytes does not fit the simulated unit's {MOST_BYTES} bytes",
     )
-    # Bytes between rows and planes stay as they were.
+    # Bytes between rows and planes keep what memory has.
     out = bytearray(size)
     before = memory.stretch(base, size)
     out[: len(before)] = before

@@ -1,7 +1,7 @@
-"""Task records: ten 32-bit words that hand a block of commands to the NPU; many in a row, zeros
-after the last.
+"""Task records, which hand blocks of commands to the NPU.
 
-Source: PH, WT (the captures).
+A record has ten 32-bit words. Records follow each other, and a record of zeros ends them. Source:
+PH, WT (the captures).
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from npulab.npus.kit import WORD_BYTES, Job, refuse_if
 from npulab.npus.rockchip.facts import TABLES, TASK
 
 BYTES = len(TABLES[TASK]) * WORD_BYTES
-# Interrupt masks are below this: the mask that clears all interrupts is this number less 1.
+# Interrupt masks have 17 bits; the mask that clears all interrupts has all of them.
 INTERRUPTS = 2**17
 UNITS = 2**8
 MOST_COMMANDS = 2**16
-# An address of commands is a multiple of ALIGN and below MOST_ADDRESS, as PC.BASE_ADDRESS holds it.
+# PC.BASE_ADDRESS holds the address of commands: a multiple of ALIGN, below MOST_ADDRESS.
 ALIGN, MOST_ADDRESS = 16, 2**32
-MOST_TASKS, MOST_TOGETHER = 2**13, 2**18  # most records, and most commands of all records together
+# There are at most MOST_TASKS records, with at most MOST_TOGETHER commands of all records.
+MOST_TASKS, MOST_TOGETHER = 2**13, 2**18
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task record, its fields as in ``tasks.csv``. ``commands`` is the number of command words,
-    without those of the block's end; the first lies at ``command_address``. ``enable_mask`` has a
-    bit for each unit that runs."""
+    """A task record, with the fields of ``tasks.csv``.
+
+    ``commands`` is the number of command words without those of the block's end,
+    ``command_address`` the address of the first. ``enable_mask`` has a bit for each unit that runs.
+    """
 
     flags: int
     op_index: int
@@ -41,18 +44,18 @@ class Task:
 
     @classmethod
     def of(cls, data: bytes) -> Task:
-        """Read a record from its 40 bytes."""
+        """Return the record that 40 bytes have."""
         return cls(**TABLES[TASK].decode(np.frombuffer(data, "<u4")))
 
     @property
     def job(self) -> Job:
-        """The record as a job of its own block."""
+        """The record as a job of the block ``TASK``."""
         return Job(TASK, TABLES[TASK].encode(asdict(self)))
 
     @property
     def plausible(self) -> bool:
-        """True if the record has units, interrupts and commands, and an address at which commands
-        can lie.
+        """True if the record has units, interrupts and commands, and a possible address of
+        commands.
         """
         return (
             0 < self.enable_mask < UNITS
@@ -66,9 +69,10 @@ class Task:
 
 
 def tasks(data: bytes, where: str = "tasks") -> list[Task]:
-    """Return the records in bytes, up to the first that is all zeros or the end.
+    """Return the records that bytes have, up to a record of zeros or to the end.
 
-    Raises ValueError naming the byte of a record that is not plausible or is cut short.
+    Raises ValueError, with the byte, for a record that is not plausible or is cut short, and for
+    too many records or commands.
     """
     records: list[Task] = []
     for at in range(0, len(data), BYTES):
@@ -95,5 +99,5 @@ def tasks(data: bytes, where: str = "tasks") -> list[Task]:
 
 
 def is_tasks(data: bytes) -> bool:
-    """Return true if bytes begin with a record."""
+    """Return true if bytes begin with a plausible record."""
     return len(data) >= BYTES and Task.of(data[:BYTES]).plausible

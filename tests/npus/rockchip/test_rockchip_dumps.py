@@ -132,7 +132,7 @@ def test_targets_are_those_of_the_table() -> None:
         lambda: Command.to(0x8000, 1), "register: got 0x8000"
     )  # DDMA: its id has more bits than a word has room for
     refused(lambda: Command.to(0xA000, 1), "0x4000")
-    refused(lambda: Command(1, 2**32, 3).bytes, "16, 32 and 16 bits")
+    refused(lambda: Command(1, 2**32, 3).bytes, "16 bits of target, 32 of value")
 
 
 # Command words
