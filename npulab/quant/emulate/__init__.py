@@ -140,7 +140,7 @@ def prepare(
     _refuse(layer)
     if fast:
         needed("numba", "prepare with fast")
-    # only layers with weights have a loop to compile
+    # numba has loops only for layers with weights
     weighted = isinstance(layer, Conv2D | Conv1D | FullyConnected)
     return Prepared(
         layer, rule, keep=True, fast=weighted and (compiles() if fast is None else fast)
@@ -168,16 +168,17 @@ class Prepared:
         saturation: Saturation | None = None,
     ) -> None:
         if not isinstance(rule, str) or rule not in real.NAMED:
-            # an unknown name is refused before anything is made
+            # this call raises LookupError for the name of an unknown rule
             parts(rule, "conv", "int8", "tensor", 1)
         self.layer = layer
         self.rule = rule
         self.keep = keep
         self.fast = fast
         self.saturation = saturation
-        self._idle: list[
-            Scratch
-        ] = []  # scratches that no call uses now; threads that call at the same time need one each
+        # A scratch holds the arrays that a call works in. It serves one call at a time, so that
+        # calls from several threads need several; ``_idle`` are the scratches that no call uses.
+        self._idle: list[Scratch] = []
+        # a key is the type of an input; the value is the layer, prepared for inputs of that type
         self._made: dict[np.dtype, Any] = {}
 
     def __call__(self, x: Any) -> Array:
@@ -205,7 +206,7 @@ class Prepared:
         if layer.output == "sums":
             return quantized.summed(layer, images, self.rule, self.saturation).reshape(shape)
         out = np.empty(shape, dtype)
-        # all threads share what is made once per type of input; a scratch serves one thread
+        # all threads share the prepared layer, but a scratch serves one thread at a time
         more = self.keep, self.fast, self.saturation
         ready = self._ready(Quantized, layer, dtype, *more)
         try:
@@ -312,7 +313,8 @@ def _images(
     """Return the checked input as images ``(N, H, W, C)``, and the shape of the output; raises
     ValueError for an input that does not fit.
 
-    Rows of a fully connected layer are pixels; the input of a 1-D convolution is images of one row.
+    Each row of a fully connected layer becomes a pixel of one image. Each input of a 1-D
+    convolution becomes an image of one row.
     """
     x = np.asarray(x)
     axes = len(layer.input_shape)
@@ -321,7 +323,7 @@ def _images(
     allowed = f"{layer.input_shape}, or that with leading batch axes"
     if isinstance(layer, FullyConnected):
         (size,) = layer.input_shape
-        # a tensor of (H, W, C) goes before rows, if it has as many elements as a row
+        # if the last three axes have as many elements as a row, they are taken as one row
         if x.ndim >= 3 and math.prod(x.shape[-3:]) == size:
             axes = 3
             fits = True
@@ -343,8 +345,8 @@ def _images(
 
 
 def _as_images(layer: Conv2D | FullyConnected) -> tuple[int, ...]:
-    """Return the shape of the output for inputs that are images; -1 stands for the number of
-    images.
+    """Return the shape in which the output is seen as images, with -1 for the number of images (of
+    rows, if the layer is fully connected).
     """
     if isinstance(layer, FullyConnected):
         return 1, -1, 1, *layer.output_shape

@@ -29,8 +29,10 @@ from npulab.quant.rules import (
 from npulab.support.refuse import refuse_if
 
 GEMMLOWP = RULES["gemmlowp"]
-BLOCK = 65_536  # most elements that are added at once
-LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # left shift of codes before they are scaled, in bits
+# ``BLOCK`` is the most elements that are added at once. ``LEFT`` is the number of bits by which
+# codes are shifted left before they are scaled; a key is the type of the codes.
+BLOCK = 65_536
+LEFT = {"int8": 20, "uint8": 20, "int16": 15}
 
 
 class Body(NamedTuple):
@@ -52,13 +54,14 @@ BODIES = {
     ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
     ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32),
 }
-# XNNPACK leaves some additions to TFLite's builtin kernels
+# TensorFlow Lite's builtin kernels compute the additions that XNNPACK does not take
 BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}
 RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
 # ONNX Runtime adds codes of 8 bits in float32 (measured: onnxruntime 1.32.0, x86, AVX512)
 IN_FLOATS = "onnxruntime"
-XNNPACK_BITS, QNNPACK_BITS = 21, 22  # bits of the larger multiplier
-# weight of the input with the larger scale, if an addition is computed as a convolution
+# The width in bits of the larger of the two inputs' multipliers, in XNNPACK and in QNNPACK.
+XNNPACK_BITS, QNNPACK_BITS = 21, 22
+# If an addition is computed as a convolution, the input with the larger scale has this weight.
 HEAVIEST = 255
 
 
@@ -118,7 +121,8 @@ class Addition:
         self.qnnpack = eight and isinstance(by, Float32Bits)
         self.in_floats = eight and rule == IN_FLOATS
         if isinstance(by, DoubleRounding) and by.ties == GEMMLOWP.ties:
-            # a rule with gemmlowp's rounding is gemmlowp here, however it forms its multiplier
+            # an addition forms its multipliers itself, so that a rule with gemmlowp's rounding
+            # gives the same outputs as gemmlowp, whatever its order of scales
             rule = GEMMLOWP.name
         ruled = (isinstance(rule, str) and rule in RULED) or self.in_floats
         if not (eight and weighs(rule)) and not ruled:
@@ -186,8 +190,8 @@ class Addition:
         return out.reshape(pair[0].shape)
 
     def _tables(self, rule: Rule) -> tuple[Array, Array]:
-        """Return a table for each input: item n is the value of the n-th code, from the lowest code
-        up, on the common scale; int64.
+        """Return a table for each of the two inputs, int64: item n is the value, on the common
+        scale, of the n-th code counted from the lowest.
         """
         codes = np.arange(self.first, int(np.iinfo(self.dtype).max) + 1)
         return tuple(
@@ -220,7 +224,8 @@ class Addition:
         assert self.fixed is not None
         one, other, shift = self.fixed
         layer = self.layer
-        # with QNNPACK's multipliers of 22 bits both products nearly fill int32: rounding needs more
+        # with QNNPACK's multipliers of 22 bits the sum of both products nearly fills int32, so that
+        # the rounding needs int64
         kind = "int32"
         if self.qnnpack:
             kind = "int64"
@@ -234,14 +239,16 @@ class Addition:
         return (codes + layer.output_q.zero_point).clip(self.low, self.high)
 
     def _floats(self, a: Array, b: Array) -> Array:
-        """Return the sums in float32. Multiplications and additions have the kernel's order; the
-        kernel fuses all pairs of them but one.
+        """Return the sums, computed in float32 in the kernel's order.
+
+        The kernel rounds the second input's scaled zero point by itself. Every other product is
+        fused with the addition after it: product and sum are rounded once.
         """
         layer = self.layer
         output = np.float32(single(layer.output_q))
         one, other = (np.float32(single(q)) / output for q in (layer.input_q, layer.other_q))
         zeros = other * np.float32(layer.other_q.zero_point)
-        # in float64 a product is exact, so that only its sum is rounded
+        # float64 holds the product exactly, so that product and sum are rounded once
         zeros = np.float32(np.float64(one) * layer.input_q.zero_point + np.float64(zeros))
         sums = np.full(a.shape, np.float32(layer.output_q.zero_point) - zeros)
         for codes, ratio in ((b, other), (a, one)):
@@ -276,9 +283,9 @@ def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[Array, Array]:
     ratio = common_scale(layer) / (2.0**left * single(layer.output_q))
     if ratio >= 1:
         raise ValueError(
-            f"output_q: got scale {layer.output_q.scale}, allowed with inputs of "
-            f"{layer.input_q.scale} "
-            f"and {layer.other_q.scale} is more than the larger / {2 ** (left - 1)}"
+            f"output_q: got scale {layer.output_q.scale}, allowed with input scales of "
+            f"{layer.input_q.scale} and {layer.other_q.scale} is a scale above the larger of "
+            f"them divided by {2 ** (left - 1)}"
         )
     return GEMMLOWP.of_ratio(np.asarray(ratio))
 
@@ -294,12 +301,15 @@ def fixed_point(layer: Add, bits: int) -> tuple[int, int, int]:
 
 
 def _refuse_ratios(layer: Add) -> None:
-    """Raise ValueError for ratios of scales that QNNPACK's addition does not take."""
-    # QNNPACK creates no addition with other ratios
+    """Raise ValueError if an input's scale, divided by the output's scale, is a ratio with which
+    QNNPACK creates no addition.
+    """
     for ratio in output_ratios(layer):
         allowed = "is 2**-14 up to 2**8, 2**8 excluded, with qnnpack-q31"
         wrong = not 2.0**-14 <= ratio < 2.0**8
-        refuse_if(wrong, "scale of an input by that of the output", f"{ratio:.6g}", allowed)
+        refuse_if(
+            wrong, "scale of an input divided by the scale of the output", f"{ratio:.6g}", allowed
+        )
 
 
 def wrapped16(values: Array) -> Array:

@@ -35,10 +35,13 @@ config = needed("numba.core.config", PURPOSE)
 registry = needed("numba.core.registry", PURPOSE)
 extending = needed("numba.extending", PURPOSE)
 
-LANES = 16  # sums that one instruction updates
-DEEP = 4  # products that one instruction adds to each sum
-# Rows of a block: with 4 panels it needs 24 registers for sums, 4 for weights and 1 for codes. For
-# more rows there are too few registers for their addresses.
+# One instruction updates ``LANES`` sums, and adds ``DEEP`` products to each of them.
+LANES = 16
+DEEP = 4
+
+# The number of rows of a block. A block of 6 rows and 4 panels needs 24 vector registers for sums,
+# 4 for weights and 1 for codes. A block of more rows needs more registers for the addresses of the
+# rows than the processor has.
 TALL = 6
 INT32 = ir.IntType(32)
 INT64 = ir.IntType(64)
@@ -112,9 +115,9 @@ def pack(weights: Array) -> Array:
 def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
     """Compute a product in blocks of 6 rows by 4, 2 or 1 panels.
 
-    If 3 to 5 rows are left over, the last block of 6 rows begins earlier and computes some rows a
-    second time. If 1 or 2 rows are left over, or if the matrix has fewer than 6 rows, they are
-    computed row by row.
+    If the last block of 6 rows would have only 3 to 5, it begins earlier and computes some rows a
+    second time. The last 1 or 2 rows, and all rows of a matrix of fewer than 6, are computed one by
+    one.
     """
     rows = len(out)
     panels = len(packed)
@@ -128,7 +131,8 @@ def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
             wide = 1
         row = 0
         while row < rows:
-            # the sizes of a block are literals, because each pair is compiled to a loop of its own
+            # the sizes are literals, because each pair of rows and panels is compiled to a loop of
+            # its own
             if rows >= TALL and rows - row > 2:
                 row = min(row, rows - TALL)
                 if wide == 4:
@@ -188,18 +192,19 @@ class _Block:
         """Emit the whole block, which the pseudo-code at the top of this file describes."""
         panel_pitch = cgutils.unpack_tuple(self.builder, self.packed.strides)[0]
         panel_starts = self._starts(panel, self.wide, panel_pitch)
-        # where each panel's columns begin, in bytes; one list serves the first sums and a row of
-        # the output, as both are int32
+        # byte offsets of each panel's first column; they hold for the initial sums and for a row of
+        # the output, because both are int32
         column_starts = self._starts(panel, self.wide, INT64(VECTOR_BYTES))
         sums = self._loop(row, panel_starts, column_starts)
         self._store(row, column_starts, sums)
 
     def _loop(self, row: Any, panel_starts: list[Any], column_starts: list[Any]) -> list[list[Any]]:
-        """Emit the loop over the depth. Return the sums after the loop, by row and panel.
+        """Emit the loop over the depth. Return the sums after the loop: a list for each row, with a
+        vector for each panel.
 
-        LLVM keeps a value of a loop in a register if the value is a phi node, which names the value
-        on the way in (from ``entry``) and after each turn (from ``loop``). The step and every
-        vector of sums are phi nodes.
+        LLVM keeps a value of a loop in a register if the value is a phi node. A phi node states
+        the value before the first turn (from ``entry``) and after each turn (from ``loop``). The
+        step and every vector of sums are phi nodes.
         """
         builder = self.builder
         row_pitch, _ = cgutils.unpack_tuple(builder, self.codes.strides, 2)
@@ -229,8 +234,8 @@ class _Block:
         after = []
         for start, sums in zip(row_starts, before, strict=True):
             four = self._load(self.codes, builder.add(start, at), INT32)
-            # the top bits are flipped in one number, because LLVM 22 hangs on the same xor of
-            # vectors
+            # the top bits are flipped before the four codes are copied to every lane, because LLVM
+            # 22 hangs if a whole vector is flipped
             codes = self._in_every_lane(builder.xor(four, TOP_BITS))
             added = []
             for phi, bias, panel_weights in zip(sums, biases, weights, strict=True):

@@ -52,12 +52,14 @@ def elementwise(layer: Elementwise, tensors: tuple[Array, ...], exact: bool) -> 
 
 
 def _formula(layer: Elementwise, sources: list[Near]) -> Near:
-    """Return ``(prescale * a op b) * scale + bias`` as ``Near``: with its rounding errors."""
+    """Return ``(prescale * a op b) * scale + bias`` as ``Near``: rounded numbers and their rounding
+    errors.
+    """
     near = _operated(layer.kind, _times(sources[0], layer.prescale), sources[1:])
     near = _times(near, layer.scale)
     if np.all(np.equal(layer.bias, 0)):
         return near
-    # a bias of 0 is added as -0, which changes no number: -0 plus -0 is -0
+    # a bias of 0 is added as -0, because -0 + +0 would be +0, while adding -0 changes no number
     return near + np.where(np.equal(layer.bias, 0), -0.0, layer.bias)
 
 
@@ -84,7 +86,8 @@ def _operated(kind: str, near: Near, others: list[Near]) -> Near:
         return near + b
     if kind == "subtract":
         return near + -b
-    # the tail of one product is exact, and decides between numbers whose values are equal
+    # ``a`` is at most one product, whose tail is exact; if the values of ``a`` and ``b`` are equal,
+    # the tail says which number is larger
     if kind == "maximum":
         tied = (near.tail > 0) | ((near.tail == 0) & np.signbit(b))
         first = a > b
@@ -120,7 +123,7 @@ def element(
         if not exact:
             return _half(_in_arithmetic(layer, elements, channel, np.float32))
         value = _in_arithmetic(layer, elements, channel, _whole)
-        # an exact zero has no sign, which is taken from float arithmetic
+        # a fraction of 0 has no sign: the sign of the zero is computed in float64
         if value == 0:
             zero = _in_arithmetic(layer, elements, channel, float)
             return np.float16(0 if zero else zero)

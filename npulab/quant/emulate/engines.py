@@ -34,9 +34,9 @@ HERE = Path(__file__).parent
 
 
 class Row(NamedTuple):
-    """A row of the table: ``engine`` computes ``op`` for an input of ``type`` by ``rule``.
-    ``scales`` is "tensor" or "channel": one weight scale, or one per channel. A blank column fits
-    everything.
+    """A row of the table of engines: ``engine`` computes ``op`` for an input of ``type`` by
+    ``rule``. ``scales`` is "tensor" for one weight scale, "channel" for one per channel. A blank
+    ``op``, ``type`` or ``scales`` fits every layer.
 
     If a row has a ``tail``, its kernel handles ``vector`` channels at a time; the channels after
     the last whole group use the rule ``tail``, which forms the same multiplier.
@@ -51,7 +51,8 @@ class Row(NamedTuple):
     vector: int = 1
 
 
-# The first row that fits is used. The letter after a rule's name is one of ``rules.ORDERS``.
+# A layer uses the first row that fits it. In the column ``rule``, the letter after the colon is one
+# of ``rules.ORDERS``.
 TABLE = tuple(
     Row(
         row["engine"],
@@ -86,8 +87,7 @@ class Accumulation(NamedTuple):
 
 
 # Combinations of engine, operator and types that saturate; every other combination adds exactly.
-# onnxruntime runs a depthwise convolution with one output per channel by other loops, which are
-# exact.
+# onnxruntime adds exactly in a depthwise convolution with one output channel per input channel.
 SATURATING = tuple(
     Accumulation(row["engine"], row["op"], row["input"], row["weights"], copies=int(row["copies"]))
     for row in read_table(HERE / "saturating.csv")
@@ -132,7 +132,8 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
 
 def _row_rule(name: str, dtype: str) -> Rule:
     by = rule(name)
-    # sums of int16 codes are 64 bits wide; times a multiplier of 15 bits, only sums of 48 bits fit
+    # Sums of int16 codes are computed in 64 bits. The product of a sum with a multiplier of 15 bits
+    # must fit into them too, so that the sum may have at most 48 bits.
     if dtype == "int16":
         by = replace(by, register=48)
     return by
@@ -197,11 +198,12 @@ REAL: dict[str | None, tuple[float, float]] = {
 
 
 def delegated(layer: Layer, dtype: Any) -> bool:
-    """Return True if TensorFlow Lite leaves a quantized layer to XNNPACK; it runs every other layer
-    by its builtin kernels.
+    """Return True if TensorFlow Lite leaves a quantized layer to XNNPACK, False if its builtin
+    kernels run the layer.
 
-    Neither has an operator for minimum pooling. Our models compute a minimum as the complement of a
-    maximum of complements, and clamp it by a maximum over single elements; XNNPACK runs these.
+    Neither XNNPACK nor the builtin kernels have an operator for minimum pooling. Models that
+    ``models`` writes compute a minimum as the complement of a maximum of complements, and clamp it
+    by a maximum pooling of single elements. XNNPACK runs both operators.
     """
     if np.dtype(dtype).itemsize > 1:
         return False

@@ -19,10 +19,13 @@ from npulab.quant.emulate.sliding import windows
 from npulab.quant.floats import Near, halves, nearest_half
 from npulab.quant.layers import Conv2D, FullyConnected, Pool2D, Weighted
 
-ELEMENTS = 65_536  # most elements of windows that are laid out at once
-UNITS = 2**24  # every float16 number is a multiple of 1 / UNITS
-EXACT = 2.0**53  # up to here a float64 holds every whole number
-MOST = 2**22  # most elements of a window for which 64 bits hold the sum in units of 1 / UNITS
+ELEMENTS = 65_536  # windows are copied into rows in blocks of at most this many elements
+
+# Every finite float16 number is a multiple of 1 / UNITS. A float64 holds every whole number up to
+# EXACT. A sum of at most MOST float16 numbers, in units of 1 / UNITS, fits into 64 bits.
+UNITS = 2**24
+EXACT = 2.0**53
+MOST = 2**22
 Bounds = tuple[float, float]
 
 
@@ -85,8 +88,8 @@ def dense(rows: Array, ready: HalfWeights, bounds: Bounds) -> Array:
     x = rows.astype(np.float64)
     total = x @ ready.weights + ready.bias
     error: Array | float = 0.0
-    # every partial sum is a multiple of the unit, so that float64 holds it exactly up to EXACT
-    # units
+    # every partial sum is a multiple of ``unit``, so that float64 holds it exactly if it is below
+    # ``unit * EXACT``
     unit = min(_unit(rows) * ready.unit, ready.bias_unit) / UNITS**2
     finite = np.where(np.isfinite(x), np.abs(x), 0)
     if finite.max(initial=0) * ready.most + ready.most_bias >= unit * EXACT:
@@ -155,11 +158,12 @@ def _mean(layer: Pool2D, image: Array) -> Array:
     finite = np.isfinite(image)
     wide = image.astype(np.float64)
     total = taken(layer, (np.where(finite, wide, 0) * UNITS).astype(np.int64), np.int64)
-    # eighths of a unit in two steps: eight times the largest total does not fit into 64 bits
+    # the mean in eighths of a unit of 1 / UNITS; whole units are divided off first, because eight
+    # times the largest total does not fit into 64 bits
     whole, rest = np.divmod(np.abs(total), count)
     eighths, rest = np.divmod(8 * rest, count)
-    # any remainder between two eighths of a unit is replaced by half of an eighth: a smaller
-    # difference does not change the rounding
+    # a remainder of the division into eighths is replaced by half of an eighth: both lie between
+    # the same two eighths, and so round to the same float16 number
     means = np.sign(total) * (whole + (eighths + 0.5 * (rest > 0)) / 8) / UNITS
     if finite.all():
         return means
@@ -168,7 +172,9 @@ def _mean(layer: Pool2D, image: Array) -> Array:
 
 
 def _never(place: tuple[int, ...]) -> np.float16:
-    """Stand in for the exact computation of a mean; never called, because a mean has no error."""
+    """Stand in for the exact computation of a mean. It is never called, because the numbers of
+    ``_mean`` have no error.
+    """
     raise AssertionError(place)
 
 

@@ -26,8 +26,8 @@ from npulab.support.extras import needed
 numba = needed("numba", "compiling loops")
 
 MODES = {name: number for number, name in enumerate(ROUNDINGS)}
-# A key is a direction of rounding. The value is how far a number is moved (downward, toward zero)
-# so that rounding it to nearest gives that direction.
+# A key is a direction of rounding, the value is (distance down, distance toward zero). A number is
+# moved by these distances before it is rounded to nearest, which gives the rounding of the key.
 FURTHER = {"nearest": (0.0, 0.0), "floor": (0.5, 0.0), "toward-zero": (0.0, 0.5)}
 
 
@@ -50,10 +50,11 @@ class Scaling(NamedTuple):
 
 
 class Direction(NamedTuple):
-    """The rounding of an estimate. Before it is rounded to nearest, the estimate is moved ``down``
-    downward and ``inward`` toward zero.
+    """The rounding of an estimate. Before the estimate is rounded to nearest, it is moved down by
+    ``down`` and toward zero by ``inward``.
 
-    If the moved estimate is more than ``limit`` from the rounded one, the rule itself is computed.
+    If rounding changes the moved estimate by ``limit`` or more, the rule itself is computed.
+    ``limit`` has a number for each sum of a row.
     """
 
     down: np.float32
@@ -62,8 +63,9 @@ class Direction(NamedTuple):
 
 
 class Shifts(NamedTuple):
-    """A rule in whole numbers, per channel: a product with ``multiplier``, then two right shifts,
-    by ``first`` and ``second`` bits; the modes are the numbers of their roundings in ``MODES``.
+    """A rule in whole numbers: a product with ``multiplier``, then a right shift by ``first`` bits
+    and one by ``second`` bits, each ``(C,)``. ``first_mode`` and ``second_mode`` are the numbers in
+    ``MODES`` of the roundings of the two shifts.
     """
 
     multiplier: Array
@@ -74,11 +76,12 @@ class Shifts(NamedTuple):
 
 
 class Rows:
-    """A rule prepared for rows of sums. These are float32 sums without the bias, or int32 sums with
-    the bias; for the latter ``bias`` is 0.
+    """A rule prepared for rows of sums. The sums are float32 without the bias, or int32 that
+    contain the bias; ``bias`` is then 0.
 
-    An int32 as float32 is off by at most 2**-24 of its size; the limit of ``Requantizer`` allows
-    for that. ``usable`` is False for rules that no loop here computes.
+    An int32 number changes by at most 2**-24 of its size if it becomes float32; the limit of
+    ``Requantizer`` allows for that. ``usable`` is False if no loop of this module computes the
+    rule.
     """
 
     def __init__(self, ready: Requantizer, bias: Array) -> None:
@@ -105,8 +108,8 @@ class Rows:
 
 
 def _shifts(ready: Requantizer) -> Shifts | None:
-    """Return the rule as a product and two shifts. None if the rule is not of that form, or if its
-    products need more than 64 bits.
+    """Return the rule as a product and two right shifts. Return None if the rule has another form,
+    if the channels use several rules, or if a shift is to the left or by more than 62 bits.
     """
     by = ready.parts[0][0]
     right = ready.right_shift
@@ -125,8 +128,9 @@ def _shifts(ready: Requantizer) -> Shifts | None:
     return None
 
 
-# The next four functions have 8 to 15 parameters each. With named tuples a call from Python took
-# 2.9 instead of 1.1 microseconds, and loops over rows of 3,584 sums were 1.24 to 1.5 times slower.
+# The next four functions have 8 to 15 parameters each. If named tuples took their place, a call
+# from Python took 2.9 instead of 1.1 microseconds, and loops over rows of 3,584 sums took 1.24 to
+# 1.5 times as long.
 @compiled
 def _plain_rows(sums, bias, factor, zero, low, high, zero_point_first, out):  # type: ignore[no-untyped-def]
     """Write codes of rows of sums for rules that are themselves float32 arithmetic."""
@@ -173,7 +177,8 @@ def _requantized_rows(  # type: ignore[no-untyped-def]
     channels = multiplier.size
     low_f = np.float32(low - zero)
     high_f = np.float32(high - zero)
-    # flags of a row; eight are tested at once, because few values are near a boundary
+    # a byte for each sum of a row, 1 if its estimate is near a boundary; eight bytes are tested at
+    # once, because few are 1
     near = np.zeros((columns + 7) // 8 * 8, np.uint8)
     eights = near.view(np.uint64)
     for row in range(len(sums)):
@@ -191,7 +196,9 @@ def _requantized_rows(  # type: ignore[no-untyped-def]
 
 @compiled
 def _estimate(sums, bias, factor, limit, down, inward, zero, low, high, out, near):  # type: ignore[no-untyped-def]
-    """Write codes decided in float32, and mark values near a boundary, as ``Requantizer`` does."""
+    """Write the codes of one row of sums as float32 estimates give them to ``out``. Write 1 to
+    ``near`` where an estimate is near a rounding boundary, 0 elsewhere.
+    """
     for k in range(sums.size):
         scaled = (np.float32(sums[k]) + bias[k]) * factor[k]
         scaled -= down + (inward if scaled >= 0 else -inward)
@@ -203,7 +210,9 @@ def _estimate(sums, bias, factor, limit, down, inward, zero, low, high, out, nea
 
 @compiled
 def _shifted(value, shift, mode):  # type: ignore[no-untyped-def]
-    """Return one number shifted as by ``quant.shift_right``; ``mode`` is a number of ``MODES``."""
+    """Return one whole number shifted right, as ``rules.shift_right`` shifts arrays; ``mode`` is
+    the number of the rounding in ``MODES``.
+    """
     if shift == 0:
         return value
     half = HALVES[shift]
@@ -224,7 +233,8 @@ def depthwise(image, weights, dilation, stride, channels, out):  # type: ignore[
     """Write the sums ``(rows, run)`` of an image ``(lines, phases, columns * C)`` of codes times
     weights ``(kernel_h, kernel_w, run)``.
 
-    Three taps are added per pass, because each pass reads and writes the sums once.
+    A pass over the sums reads and writes each of them once. Three taps of the kernel are added in
+    one pass, so that there are fewer passes.
     """
     height, width, run = weights.shape
     down, right = stride

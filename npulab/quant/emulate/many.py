@@ -23,9 +23,9 @@ def emulate_all(
     """Yield (number, output) for pairs of a layer and its input, in the order of the pairs, however
     many workers there are. Pairs are numbered from 0.
 
-    A pair is only taken from ``layers`` when it is sent to a worker, so that pairs may be made one
-    by one. Inputs, outputs and errors are those of ``emulate``; ``executor`` and ``stop`` are those
-    of ``ordered``.
+    A pair is taken from ``layers`` when it is sent to a worker, so that ``layers`` may be a
+    generator. Inputs, outputs and errors are those of ``emulate``; ``executor`` and ``stop`` are
+    those of ``npulab.support.executors.ordered``.
 
     >>> import numpy as np
     >>> from npulab.quant.layers import Pool2D

@@ -22,10 +22,14 @@ from npulab.quant.rules import QUANTIZED, RULES, Rule, half_away, shift_right
 
 GEMMLOWP = RULES["gemmlowp"]
 Tensors = Sequence[Array]
-SOFTMAX_BITS = 5  # integer bits of a difference of codes in a softmax
-SUM_BITS = 12  # integer bits of the sum of exponentials in a softmax
-LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # left shift of codes before they are scaled, in bits
-RESIZE = 2**10  # parts into which a resize divides a pixel
+# A softmax of codes computes in fixed point: a difference of two inputs has ``SOFTMAX_BITS``
+# integer bits, a sum of exponentials has ``SUM_BITS``.
+SOFTMAX_BITS = 5
+SUM_BITS = 12
+# A key is a type of codes, the value the number of bits by which they are shifted left before they
+# are scaled.
+LEFT = {"int8": 20, "uint8": 20, "int16": 15}
+RESIZE = 2**10  # a resize divides the distance of two pixels into this many parts
 
 
 def batches(layer: Operation, x: Any, rule: str | Rule) -> Array:
@@ -63,8 +67,8 @@ def batches(layer: Operation, x: Any, rule: str | Rule) -> Array:
 
 
 def _images(given: Tensors, stated: Sequence[Placeholder], single: bool) -> list[Tensors] | None:
-    """Return the tensors of each image, in the shapes that the layer states; None if the tensors do
-    not fit these shapes.
+    """Return a tuple of tensors for each image, in the shapes that the layer states; None if the
+    given tensors do not fit these shapes.
     """
     images = []
     for x, part in zip(given, stated, strict=True):
@@ -289,8 +293,8 @@ def _hard_swish(layer: Operation, tensors: Tensors) -> Array:
     values = _centred(x, part) * 2**7
     outputs = fixed.product(values, multiplier, 15)
     slope: Array = values
-    # a left shift is done in two saturated steps: all bits but one before the multiplication, the
-    # last after it
+    # A left shift is divided into two shifts, each of which saturates: the multiplication comes
+    # before the last bit.
     if relu_shift > 0:
         slope = _saturated16(slope * 2 ** (relu_shift - 1))
     slope = fixed.product(slope, relu, 15)
@@ -465,8 +469,8 @@ def _mean(layer: Operation, tensors: Tensors) -> Array:
         return (x.sum(axes, dtype=np.float32) / np.float32(count)).astype(np.float32)
     sums = x.astype(np.int64).sum(axes) - count * part.q.zero_point
     multiplier, right_shift = _multiplier(_scale(part) / _scale(layer.output))
-    # the multiplier is divided by the count; it is shifted left first, so that the quotient keeps
-    # as many bits as possible
+    # The mean is the sum times ``multiplier / count``. The multiplier is shifted left before the
+    # division, so that the quotient has as many bits as possible.
     shift = min(count.bit_length() - 1, 32, 31 - right_shift)
     divided = multiplier * 2**shift // count
     return _as_codes(GEMMLOWP.exact(sums, divided, right_shift + shift), layer)
@@ -479,10 +483,10 @@ def _place_of_largest(layer: Operation, tensors: Tensors) -> Array:
 class Axis(NamedTuple):
     """One axis of an image to be resized: its rows, or its columns."""
 
-    inputs: int  # pixels of the input
-    outputs: int  # pixels of the output
-    align: bool  # true if the corner pixels of input and output have the same position
-    centred: bool  # true if a pixel's position is the middle of its square, not its corner
+    inputs: int  # ``inputs`` is the number of pixels of the input along this axis.
+    outputs: int  # ``outputs`` is the number of pixels of the output along this axis.
+    align: bool  # ``align``: the corner pixels of input and output have the same position.
+    centred: bool  # ``centred``: a pixel's position is the middle of its square, not its corner.
 
     @property
     def step(self) -> np.float32:
@@ -493,13 +497,15 @@ class Axis(NamedTuple):
 
 
 class Neighbours(NamedTuple):
-    """For each output pixel of an axis, the two input pixels between which it lies, by their
-    numbers.
+    """For each output pixel of an axis, the numbers of the two input pixels between which it lies.
+
+    ``part`` is the distance from the lower one: float32 in pixels, or whole numbers in units of
+    1 / RESIZE pixel.
     """
 
     lower: Array
     upper: Array
-    part: Array  # distance from the lower neighbour: pixels, or parts of one
+    part: Array
 
 
 def _axes(layer: Operation) -> Iterator[Axis]:
@@ -539,10 +545,10 @@ def _bilinear(layer: Operation, tensors: Tensors) -> Array:
 
 
 def _interpolated(image: Array, rows: Neighbours, columns: Neighbours, whole: Any) -> Any:
-    """Return the weighted sum of the four input neighbours of each output; the nearer a neighbour
-    is, the larger is its weight.
+    """Return, for each output pixel, the weighted sum of its four neighbours in the input; the
+    nearer a neighbour is, the larger is its weight.
 
-    ``whole`` is the number of parts into which the distance of two input pixels is divided.
+    ``whole`` is the distance of two input pixels in the unit of ``Neighbours.part``.
     """
     y = rows.part[:, None, None]
     x = columns.part[None, :, None]
@@ -556,7 +562,7 @@ def _interpolated(image: Array, rows: Neighbours, columns: Neighbours, whole: An
 
 
 def _fixed_neighbours(axis: Axis) -> Neighbours:
-    """Return the neighbours; their distances are whole numbers of parts of a pixel."""
+    """Return the neighbours, with distances in whole units of 1 / RESIZE pixel."""
     size = axis.inputs
     count = axis.outputs
     step = (RESIZE * size + count // 2) // count
@@ -565,15 +571,15 @@ def _fixed_neighbours(axis: Axis) -> Neighbours:
     at = np.arange(count) * step
     if axis.centred:
         at += step // 2 - RESIZE // 2
-    # the kernel divides toward zero, this code rounds down; after the limit to 0 both give the same
-    # pixel
+    # The kernel rounds this division toward zero, ``//`` rounds it down. They differ only for
+    # negative numbers, which become 0 in either case.
     lower = np.maximum(at // RESIZE, 0)
     upper = np.clip((at + RESIZE - 1) // RESIZE, 0, size - 1)
     return Neighbours(lower, upper, at - RESIZE * lower)
 
 
 def _real_neighbours(axis: Axis) -> Neighbours:
-    """Return the neighbours; their distances are float32 numbers of pixels."""
+    """Return the neighbours, with distances in pixels, float32."""
     at = np.arange(axis.outputs).astype(np.float32)
     if axis.centred:
         at = (at + np.float32(0.5)) * axis.step - np.float32(0.5)

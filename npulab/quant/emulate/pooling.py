@@ -1,5 +1,5 @@
-"""Pooling of codes and of real numbers: the elements of all windows are taken tap by tap. Elements
-of the border are not counted.
+"""Pooling of codes and of real numbers. One tap of the kernel at a time adds one element to each
+window. Elements of the border are not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pool(layer: Pool2D, images: Array, rule: str | Rule) -> Array:
     if centre:
         zero = layer.input_q.zero_point
     low, high = clamp_range(layer, images.dtype, rule)
-    # sums of codes need as many bits as the largest window's sum
+    # int32 holds the sum of a window's codes unless the window is very large
     wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2**30 else np.int32
     out = np.stack(
         [taken(layer, image, wide if layer.kind == "average" else images.dtype) for image in images]

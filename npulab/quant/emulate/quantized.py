@@ -18,7 +18,9 @@ from npulab.quant.layers import Conv2D, Weighted
 from npulab.quant.requantize import NOTHING, Requantizer, Scratch, within
 from npulab.quant.rules import Rule
 
-BLOCK = 160_000  # elements of a block: they fit the second-level cache, and there are few calls
+# A block has about this many elements: few enough for the second-level cache, and enough to need
+# few calls.
+BLOCK = 160_000
 Group = tuple[int, int]
 
 
@@ -50,8 +52,8 @@ class Sums:
             images = images.reshape(-1, *self.layer.input_shape)
             out_shape = (len(images), *self.layer.output_shape)
         _, height, width, channels = out_shape
-        # blocks of a small layer are small too: a block takes several copies, with numbers of four
-        # bytes
+        # The blocks of a small layer have at most an eighth as many elements as its tensors have
+        # bytes, because a block is copied several times, in numbers of four bytes.
         tensors = images[0].size + self.layer.weights.size + 5 * math.prod(out_shape[1:])
         step = max(1, min(BLOCK, tensors // 8) // (width * max(channels, self.work.width)))
         for number, image in enumerate(images):
@@ -110,7 +112,8 @@ class Quantized:
             width = len(sums) // (end - first)
             start = number * out[0].size // channels + first * width
             into, run = rows[start : start + len(sums), slice(*group)], group[1] - group[0]
-            # long rows are quicker, but need a block that has all channels
+            # outputs are requantized faster in long rows; a whole output row can be one such row if
+            # the block has all channels
             if run == channels:
                 into, run = into.reshape(end - first, -1), width * channels
             compiled = None
@@ -124,8 +127,8 @@ class Quantized:
                 sums = within(sums.astype(np.int64), self.register, group[0]).astype(np.float64)
             at, near = self._requantizer(group, run)(sums.reshape(-1, run), into, scratch)
             left[group].append((at + start * (group[1] - group[0]), near))
-        # the rule recomputes a whole layer in one call, because each call costs time however few
-        # outputs it has
+        # The rule computes the undecided outputs of a whole layer in one call, because even a call
+        # with few outputs takes time.
         for group, found in left.items():
             at, near = (np.concatenate(one) for one in zip(NOTHING, *found, strict=True))
             if at.size:

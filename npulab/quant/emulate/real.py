@@ -40,8 +40,10 @@ from npulab.quant.layers import (
 from npulab.quant.rules import QuantParams, Rule, half_away
 
 F = np.float32
-VECTOR = 8  # values that the vector body of a quantizing loop rounds at once
-GROUP = 4  # channels that the vector body of the builtin depthwise kernel scales at once
+# In TensorFlow Lite's builtin kernels, the vector body of a quantizing loop rounds ``VECTOR``
+# values at once, and that of a depthwise kernel scales ``GROUP`` channels at once.
+VECTOR = 8
+GROUP = 4
 HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")
 # Variants of a fully connected layer. Fused: the last product plus the bias is rounded once, as
 # compilers for AArch64 may do it. Portable: all inputs are rounded exactly half away, as portable
@@ -53,8 +55,9 @@ SEQUENTIAL = ("tflite-reference", "tflite-micro")
 def hybrid(layer: Weighted, images: Array, rule: str | Rule) -> Array:
     """Return the output ``(N, H, W, C)`` float32 of images ``(N, H, W, C)`` float32.
 
-    Every image, or row of a fully connected layer, has a scale of its own. Its codes are symmetric
-    if the weights have one scale, and asymmetric (with a zero point) if the weights have several.
+    Every image, or row of a fully connected layer, is quantized with a scale of its own. Its codes
+    have the zero point 0 if the weights have one scale, or if the layer is fully connected; else
+    the image has a zero point of its own.
     Source: tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators,
     measured; for the variants of a fully connected layer
     Samsung/ONE:compute/cker/include/cker/{NeonTensorUtils,PortableTensorUtils}.h. Raises
@@ -69,7 +72,7 @@ def hybrid(layer: Weighted, images: Array, rule: str | Rule) -> Array:
     rows = images
     if flat:
         rows = images.reshape(-1, images.shape[-1])
-    # large scales give infinities, and two infinities may give NaN
+    # large scales give infinities, and the difference of two infinities is NaN
     with np.errstate(over="ignore", invalid="ignore"):
         if rule == "xnnpack" and layer.op != "depthwise":
             out = _fused(layer, rows)
@@ -204,8 +207,8 @@ def multiply_add(a: Array, b: Array, c: Array) -> Array:
     total = product + c
     other = total - product
     lost = (product - (total - other)) + (c - other)
-    # Rounding to odd: if 53 bits do not hold the sum, the last bit is set, which is far below the
-    # bit to which float32 rounds.
+    # If the sum is not exact in float64, its last bit is set to 1 ("rounding to odd"). Rounding
+    # this number to float32 then gives the same as rounding the exact sum.
     even = total.view(np.int64) % 2 == 0
     odd = np.nextafter(total, np.copysign(np.inf, lost))
     return np.where((lost != 0) & even, odd, total).astype(F)
@@ -222,7 +225,8 @@ def _divided(number: int, sizes: Array) -> Array:
         row = wrong[0]
         raise ValueError(
             f"x: got a scale of row {row} without a reciprocal in float32 "
-            f"({number} / {sizes[row]:g}), allowed is one whose reciprocal is finite, or a row of 0"
+            f"({number} / {sizes[row]:g}), allowed are a scale whose reciprocal is finite, and a "
+            "row of zeros"
         )
     return quotients
 
@@ -271,7 +275,7 @@ def half(layer: Layer, given: Any, rule: str | Rule) -> Array:
     """
     exact = rule == "fp16"
     sums = isinstance(layer, Conv2D | FullyConnected) or layer.op == "average_pool"
-    # only rules whose order of additions is known are allowed
+    # a rule is allowed if it is known in which order it adds
     allowed: tuple[str, ...] = (*SEQUENTIAL, "fp16")
     if not sums:
         allowed += ("tflite-builtin", "xnnpack")

@@ -23,14 +23,15 @@ from npulab.quant.layers import Conv2D, Pool2D, Weighted
 from npulab.quant.requantize import Scratch
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
-SHARE = 16_384  # most weights whose absolute values are summed at once
+# A group has at least this many weights; so many absolute values of weights are summed at once.
+SHARE = 16_384
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Codes:
-    """How input codes enter the products: uint8 codes are moved to int8 by -128, which halves the
-    largest sum.
+    """Input codes as they enter the products: 128 is subtracted from uint8 codes, so that they
+    become int8 and the largest possible sum is halved. Other codes stay as they are.
     """
 
     dtype: np.dtype
@@ -47,7 +48,7 @@ class Codes:
         return max(2**15 if self.dtype == np.int16 else 2**7, abs(self.zero))
 
     def of(self, x: Array) -> Array:
-        """Return the input as int8 or int16."""
+        """Return the codes ``x`` as they enter the products, int8 or int16."""
         if self.dtype == np.uint8:
             return (x ^ np.uint8(0x80)).view(np.int8)
         return x
@@ -57,10 +58,11 @@ class Codes:
 class Weights:
     """The weights of some channels, prepared for the products.
 
-    ``values`` are float32 or float64, ``(depth, channels)`` or per tap ``(kernel_h, kernel_w,
-    ...)``. ``shares`` are the ranges of the depth whose sums are exact in that type. ``bias`` is
-    float64 and contains the effect of the input's zero point. ``most`` is the largest absolute
-    value of an accumulator. ``repeat`` is the number of times that the channels stand in a row.
+    ``values`` are float32 or float64: ``(depth, channels)``, or ``(kernel_h, kernel_w, repeat *
+    channels)`` for a depthwise convolution. ``shares`` are the ranges of the depth whose sums are
+    exact in that type. ``bias`` is float64 and contains the effect of the input's zero point.
+    ``most`` is the largest absolute value of an accumulator. ``repeat`` is the number of times that
+    the channels stand in a row.
     ``single`` is true if the type of ``values`` holds every accumulator with its bias; ``bias_row``
     is then the bias in that type, for a whole row. If ``products`` is not None, it computes
     accumulators of int8 codes in int32, with the bias; ``values`` then have no rows and
@@ -87,9 +89,10 @@ class Weights:
 class Dense:
     """Convolutions and fully connected layers, as matrix products over windows laid out in rows.
 
-    A group is a range of output channels. If ``keep`` is false and the weights are much larger than
-    the outputs, each group is prepared when it is needed and discarded after use. If ``fast`` is
-    true, codes are multiplied as int8, provided that the processor can and the sums fit into int32.
+    A group is a range of output channels. If ``keep`` is false and there are more weights than
+    outputs, each group is prepared when it is needed and discarded after use. If ``fast`` is true,
+    ``keep`` or few weights let all groups stay, the processor can multiply int8 codes, and the sums
+    fit into int32, then codes are multiplied as int8.
     """
 
     def __init__(self, layer: Weighted, dtype: np.dtype, keep: bool, fast: bool) -> None:
@@ -110,8 +113,8 @@ class Dense:
             self.across = 1
         outputs = int(np.prod(layer.output_shape))
         self.keep = keep or self.flat.size <= outputs
-        # a group has about as many weights as there are outputs, but at least an eighth of all
-        # weights: as float an eighth takes half the memory of all weights as 8 bits
+        # A group has about as many weights as the layer has outputs, but at least an eighth of all
+        # weights: an eighth in float32 takes half as much memory as all weights in 8 bits.
         if self.keep:
             count = 1
         else:
@@ -125,8 +128,8 @@ class Dense:
             if isinstance(layer, Conv2D) and self.border
             else None
         )
-        # windows are many times as large as the input, but reading them is faster than computing
-        # outputs, so they count half
+        # A block also holds the windows of its outputs, ``depth`` elements for each. Each counts as
+        # half an element, because reading windows is faster than computing outputs.
         if self.windows is None or self.windows.pointwise:
             self.width = 0
         else:
@@ -191,9 +194,8 @@ class Dense:
         if ready.products is not None:
             return ready.products(columns, scratch.take("product", shape, np.int32))
         made = scratch.take("product", shape, self.float)
-        # Every number here is finite and every sum is exact, so a floating point warning can only
-        # come from lanes of a BLAS kernel beyond the matrices, which some kernels raise now and
-        # then.
+        # Every number here is finite and every sum is exact. Some BLAS kernels nevertheless raise
+        # floating point warnings now and then, for numbers that they read beyond the matrices.
         with np.errstate(all="ignore"):
             if len(ready.shares) == 1:
                 return np.matmul(columns, ready.values, out=made)
@@ -297,7 +299,8 @@ class Depthwise:
             values = np.tile(kernel.astype(self.float), (1, 1, repeat))
         else:
             values = kernel.astype(self.float)
-        # taps whose distance is a multiple of the period read columns of one phase
+        # two taps of a kernel row read columns of the same phase if a multiple of ``period`` lies
+        # between their numbers
         self.period = layer.stride[1] // math.gcd(layer.stride[1], layer.dilation[1])
         self._ready = Weights(
             values, ((0, 1),), bias, float((sizes + np.abs(bias)).max()), self.out_w
@@ -355,7 +358,7 @@ class Depthwise:
         out = scratch.take("image", shape, image.dtype if self.fast else self.float)
         out[: inside.start] = out[inside.stop :] = self.border.zero
         for phase in range(right):
-            # first column inside the input that has this phase
+            # the first column of the input that has this phase, counted from ``left``
             column = (phase - within.start) % right
             at = (within.start + column) // right
             picked = image[a:b, left + column : after : right, :, None]
@@ -389,7 +392,7 @@ class Border:
         ]
         self.taps = tuple(slice(first, last + 1) for first, last in meets)
         self.kernel = tuple(last + 1 - first for first, last in meets)
-        # negative if the first remaining tap begins inside the input
+        # ``top`` or ``left`` is negative if the first remaining tap begins inside the input
         self.top, self.left = (
             pad[0] - first * spread
             for pad, (first, _), spread in zip(layer.pads, meets, layer.dilation, strict=True)
@@ -445,8 +448,8 @@ def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
 
 
 def _sizes(values: Array) -> Array:
-    """Return ``sum |w|`` of every column, float64. Some rows are summed at a time, to save
-    memory.
+    """Return ``sum |w|`` of every column, float64. Only a few rows are summed at once, so that
+    their absolute values need little memory.
     """
     step = max(1, SHARE // values.shape[1])
     parts = [
