@@ -12,7 +12,7 @@ from npulab.quant.requantize import within
 from npulab.quant.rules import RULES, Rule, ratio_of_scales, rule
 from npulab.support.late import pd
 
-TYPE = "uint8"  # the default rules are all rules with outputs of this type
+TYPE = "uint8"  # if no rules are given, all rules with outputs of this type are compared
 Scales = float | tuple[float, float, float]
 
 
@@ -28,7 +28,7 @@ def codes_by_rule(
     ``scales`` are the scales of input, weights and output, or one number: ``input scale * weight
     scale / output scale``. ``rules`` are names or rules, by default all rules with uint8 outputs.
     Raises LookupError for an unknown rule. Raises ValueError if a rule cannot represent the ratio
-    of the scales, or if its register cannot hold an accumulator.
+    of the scales, or if a rule's register cannot hold an accumulator.
 
     >>> codes_by_rule([-2, 2], 0.25, rules=["vivante-v7:half-up", "vivante-v7:half-away"])
                           -2   2

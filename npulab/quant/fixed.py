@@ -10,7 +10,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 LOW, HIGH = -(2**31), 2**31 - 1
-# the key is n, the value is exp(-2**n) as a register with no integer bits
+# a key is n, the value is exp(-2**n) as a register with no integer bits
 EXPONENTIALS = {
     -2: 1672461947,
     -1: 1302514674,
@@ -20,8 +20,11 @@ EXPONENTIALS = {
     3: 720401,
     4: 242,
 }
-EXP_EIGHTH, THIRD = 1895147668, 715827883  # exp(-1/8) and 1/3 with no integer bits
-START, SLOPE = 1515870810, -1010580540  # 48/17 and -32/17 with 2 integer bits
+# exp(-1/8) and 1/3 as registers with no integer bits
+EXP_EIGHTH, THIRD = 1895147668, 715827883
+
+# 48/17 and -32/17 as registers with 2 integer bits: start of Newton's method for 1 / x
+START, SLOPE = 1515870810, -1010580540
 
 
 def product(a: Array, b: Array | int, bits: int = 31) -> Array:

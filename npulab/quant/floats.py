@@ -69,8 +69,8 @@ def unit(dtype: Any) -> str:
 
 
 def _place(values: Array) -> Array:
-    """Return the place of each number in the sorted list of all numbers of its type, int64, counted
-    from 0 for both zeros.
+    """Return the place of each number in the sorted list of all numbers of its type, int64. Both
+    zeros have place 0, and negative numbers have negative places.
     """
     whole = SAME_SIZE[values.dtype.name]
     bits = (
@@ -83,10 +83,11 @@ def _place(values: Array) -> Array:
 
 
 class Near(NamedTuple):
-    """Numbers in two parts: ``values + tail`` is an exact number to within ``error``, all in
-    float64. ``tail`` is the sum of the rounding errors made in ``values``.
+    """Results of float64 arithmetic, with their rounding errors: the exact result differs from
+    ``values + tail`` by at most ``error``. ``tail`` is the sum of the rounding errors made in
+    ``values``.
 
-    float32 numbers have no ``tail``: their rounding errors are lost.
+    Results of float32 arithmetic have no ``tail`` and no ``error``: their rounding is wanted.
     """
 
     values: Array

@@ -67,17 +67,19 @@ def function_of(by: Rule, zero_point: int | None) -> Function:
     kind = type(by)
     parameters = {field.name: getattr(by, field.name) for field in fields(by)}
     del parameters["name"]
-    # a register that does not wrap only limits which accumulators are allowed
+    # the width of a register changes outputs only if the register wraps; any other register refuses
+    # accumulators that it cannot hold
     if not by.wraps:
         del parameters["register"]
-    # a float32 ratio rounded to 31 bits keeps all of its bits
+    # ``DoubleRounding`` rounds the ratio to 31 bits, and so keeps all 24 bits of a float32 ratio,
+    # as ``Float32Bits`` does
     if kind is Float32Bits:
         kind = DoubleRounding
     if isinstance(by, Float) and kind is Float and by.zero_point_first:
         parameters["ties"] = "half-even"
         parameters["zero_point_first"] = zero_point != 0
-    # these rules round the ratio to float32 in any case, so that orders "S" and "P" give the same
-    # multiplier: "S" only rounds earlier
+    # these classes of rules round the ratio to float32, as order "S" does before; so "S" and "P"
+    # give the same multiplier
     if kind in (Float, Half, Hybrid, Mantissa) and by.order == "P":
         parameters["order"] = "S"
     return Function(kind.__name__, tuple(parameters.items()))

@@ -22,8 +22,10 @@ from npulab.quant.rules import RULES, Float, QuantParams, Rule, rule
 from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 
-SHOWN = 6  # most names of rules that a sentence lists
-DIFFERENCES = 3  # most values of output minus prediction that a sentence lists
+# A sentence lists at most ``SHOWN`` names of rules, and at most ``DIFFERENCES`` values of output
+# minus prediction.
+SHOWN = 6
+DIFFERENCES = 3
 
 
 class Group(NamedTuple):
@@ -37,8 +39,8 @@ class Group(NamedTuple):
 
 
 class Closest(NamedTuple):
-    """A rule that does not fit: its number of mismatches, and in ``pattern`` what these have in
-    common.
+    """A rule that does not fit, with its number of mismatches. ``pattern`` is a text that says what
+    the mismatches have in common.
     """
 
     rule: str
@@ -158,11 +160,16 @@ def identify_rounding(
 
 
 class Trial(NamedTuple):
-    """A candidate compared with the outputs; ``refused`` says why the candidate does not apply."""
+    """A candidate compared with the outputs.
+
+    ``wrong`` is the number of mismatches of each channel, ``(C,)``. ``first`` is the first
+    mismatch: accumulator, channel, got, predicted. ``refused`` says why the candidate does not
+    apply.
+    """
 
     candidate: Candidate
-    wrong: np.ndarray  # number of mismatches per channel (C,)
-    first: tuple[Any, ...] = (None,) * 4  # mismatch: accumulator, channel, got, predicted
+    wrong: np.ndarray
+    first: tuple[Any, ...] = (None,) * 4
     refused: str = ""
 
     @property
@@ -194,7 +201,7 @@ def rules_of_type(dtype: str) -> list[Rule]:
     rules = of_type(RULES.values(), dtype)
     if dtype != "int16":
         return rules
-    # sums of int16 codes have more than 32 bits; rules of float arithmetic accept such sums
+    # sums of int16 codes have more than 32 bits, and rules of float arithmetic are given 48
     widened: list[Rule] = []
     for by in rules:
         if isinstance(by, Float):
@@ -221,9 +228,9 @@ def _candidates(
 def _trials(observed: Observed, candidates: Iterable[Candidate]) -> Iterator[Trial]:
     """Yield each candidate compared with the outputs.
 
-    A generator keeps the arrays of one candidate until those of the next are made. A function that
-    returned would free them first: the system took their memory pages back, and identifying took
-    1.3 times as long.
+    This is a generator because it is faster: it holds the arrays of a candidate until the arrays of
+    the next are made. A function called per candidate freed its arrays first, the system took the
+    memory pages back, and identifying took 1.3 times as long.
     """
     dtype = observed.outputs.dtype.name
     for candidate in candidates:

@@ -19,9 +19,11 @@ from npulab.quant.requantize import within
 from npulab.quant.rules import QUANTIZED, Factors, QuantParams, Rule
 
 OPS = ("conv", "depthwise", "fully_connected")
-NEAR = 3  # accumulators on each side of a rounding boundary that may be witnesses
-LEVELS = 256  # most rounding boundaries at which a witness is searched
-CHANNELS = 8  # most channels, of different ratios of scales, that are searched for a witness
+# A witness is searched in at most ``CHANNELS`` channels of different ratios of scales, at most
+# ``LEVELS`` rounding boundaries, and ``NEAR`` accumulators on each side of a boundary.
+NEAR = 3
+LEVELS = 256
+CHANNELS = 8
 SCALES = ("input_q", "weight_q", "output_q")
 
 
@@ -56,11 +58,12 @@ class Stage:
 class Mismatches(NamedTuple):
     """The outputs that a candidate does not predict; each array has a value per mismatch.
 
-    ``tie``: the candidate's first rule has a tie there. ``negative``: the accumulator is below 0.
+    ``differences`` are output minus prediction. The other arrays are masks. ``tie``: the
+    accumulator is a tie of the candidate's first rule. ``negative``: the accumulator is below 0.
     ``saturated``: the output is at a bound of the clamp.
     """
 
-    differences: Array  # output minus prediction
+    differences: Array
     tie: Array
     negative: Array
     saturated: Array
@@ -103,13 +106,14 @@ class Observed:
     """Accumulators and outputs ``(N, C)``, and all parameters from which a known rule predicts
     outputs.
 
-    ``bounds`` are the lowest and highest output of the clamp.
+    ``scales`` are the scales of input, weights and output. ``bias`` is ``(C,)`` and is added to
+    real outputs. ``bounds`` are the lowest and highest output of the clamp.
     """
 
     accumulators: Array
     outputs: Array
-    scales: tuple[Any, Any, Any]  # scales of input, weights and output
-    bias: Array  # (C,), added to real outputs
+    scales: tuple[Any, Any, Any]
+    bias: Array
     stage: Stage
     bounds: tuple[float, float]
 

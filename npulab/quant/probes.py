@@ -39,10 +39,13 @@ OUTPUT_SCALE = float(np.float32(0.0871))
 # An odd zero point that is added before the rounding sends ties the other way; int16 has no zero
 # point.
 ZERO_POINTS = {"int8": 3, "uint8": 131, "int16": 0}
-TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)  # n, for ratios 2**-n at which ties exist
-DRAWN = 12  # random ratios of any size, and as many just above the smallest ratio
-CODES = 60  # most random codes for each ratio
-WIDTH = 16  # sets of probes that the search keeps at each step, at most
+# Candidates are made at the ratios of scales 2**-n for each n of ``TIES``, because ties exist at
+# powers of two; at ``DRAWN`` random ratios; and at ``DRAWN`` ratios just above the smallest. There
+# are at most ``CODES`` random codes for each ratio.
+TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)
+DRAWN = 12
+CODES = 60
+WIDTH = 16  # the search for the fewest probes continues at most this many sets of probes
 
 Layer = Conv2D | FullyConnected
 
@@ -266,12 +269,16 @@ def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str) -> list[
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Candidates for probes: each array has a column per candidate."""
+    """K candidates for probes: the weight scale, the accumulator ``sums`` and the code per rule,
+    ``(rules, K)``, of each.
 
-    scales: Array  # scales of the weights (K,)
-    sums: Array  # accumulators (K,)
-    codes: Array  # outputs (rules, K)
-    ties: Array  # (K,): 0 to 3 for the sign and parity of a tie; -1 if there is no tie
+    ``ties`` is 0 to 3 for the sign and parity of a tie, and -1 if the accumulator is no tie.
+    """
+
+    scales: Array
+    sums: Array
+    codes: Array
+    ties: Array
     input_scale: float
 
     def only(self, picks: list[int]) -> Pool:
@@ -324,7 +331,7 @@ def _pool(dtype: str, rules: Sequence[Rule], seed: int, reach: Reach) -> Pool:
         found.append((np.full(len(kept), scale), sums[kept], codes[:, kept], ties[kept]))
     if not found:
         raise ValueError(
-            f"rules: got {len(rules)} rules, allowed are rules that all take some ratio of scales; "
+            f"rules: got {len(rules)} rules, allowed are rules with a ratio of scales in common; "
             f"{refused}"
         )
     columns = [np.concatenate(column, axis=-1) for column in zip(*found, strict=True)]
@@ -379,13 +386,16 @@ def _distinct_columns(rows: Array) -> Array:
 
 
 class Choice(NamedTuple):
-    """Some candidates, ``picks``, and the rules that they separate: rules with different labels are
-    separated.
+    """Some candidates, ``picks``, and the rules that they separate.
+
+    ``labels`` has a number for each rule; two rules are separated if their numbers differ.
+    ``separated`` is how many different numbers there are. ``scales`` is how many different scales
+    the candidates have, or 0 if their number does not count.
     """
 
-    labels: Array  # (rules,)
-    separated: int  # number of different labels
-    scales: int  # number of different scales if ``sparing``, else 0
+    labels: Array
+    separated: int
+    scales: int
     picks: tuple[int, ...]
 
 

@@ -14,11 +14,15 @@ from numpy import ndarray as Array
 
 from npulab.quant.rules import Float, Rule, rule
 
-# the low bits of the float32 sum x + MAGIC are x, rounded to a whole number, ties to even
+# If MAGIC is added to x in float32, the low bits of the sum are x, rounded to a whole number, ties
+# to even. If MAGIC_BYTES is added, the low 8 bits are a fraction of x, its whole part lies above.
 MAGIC = np.float32(1.5 * 2**23)
-MAGIC_BYTES = np.float32(1.5 * 2**15)  # the sum x + MAGIC_BYTES keeps 8 fraction bits of x
-Q31, SHORT = 31, 16  # fraction bits of most rules; bits of a short multiplier
-BUNCH = 16_384  # most elements that are recomputed at once
+MAGIC_BYTES = np.float32(1.5 * 2**15)
+
+# The multipliers of most rules have Q31 fraction bits. A multiplier of at most SHORT bits is
+# suspected to be stated for another rule.
+Q31, SHORT = 31, 16
+BUNCH = 16_384  # a rule recomputes at most this many elements at once
 NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
@@ -59,7 +63,8 @@ def _tell_short(by: Rule, multiplier: Any, right_shift: Any) -> None:
     multipliers, shifts = np.broadcast_arrays(multiplier, right_shift)
     for number, shift in zip(multipliers.flat, shifts.flat, strict=True):
         plain = number / 2.0 ** abs(int(shift))
-        # a ratio of scales is below 1, and a multiplier of a Q31 rule has its highest bit set
+        # Only a short multiplier whose ratio would be below 1, as ratios of scales are, is
+        # suspected: a multiplier of a Q31 rule has its highest bit set.
         if not 0 < number < 2**SHORT or plain >= 1:
             continue
         whole, right = by.of_ratio(np.asarray(plain))
@@ -209,7 +214,8 @@ class Requantizer:
         np.clip(scaled, np.float32(self.low) - shift, np.float32(self.high) - shift, out=scaled)
         scaled += MAGIC
         whole = scaled.view(np.int32)
-        # an 8-bit output is the low byte, and adding the zero point to it wraps into the range
+        # the low byte of ``whole`` is an 8-bit output without its zero point; adding the zero point
+        # in a byte gives the output, because it is clamped to a byte's range
         if out.itemsize == 1:
             np.copyto(out, whole, casting="unsafe")
             if not first:
@@ -241,8 +247,8 @@ class Requantizer:
         direction, zero = self.parts[0][0].rounding_direction, np.float32(self.zero_point)
         whole = scratch.take("whole", scaled.shape, np.float32)
         near = scratch.take("near", scaled.shape, np.bool_)
-        # floor is rounding to nearest after the value is moved half a unit down, truncation after
-        # it is moved half a unit towards 0
+        # The estimate is rounded to nearest further down. If it is moved down by half a unit first,
+        # that rounds down; if it is moved towards 0, that rounds toward zero.
         if direction == "floor":
             scaled -= np.float32(0.5)
         elif direction == "toward-zero":

@@ -29,11 +29,15 @@ ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
 # float32, the quotient in float64; "S" both in float32.
 ORDERS = ("D", "P", "S")
 EXACT_FLOAT32, EXACT_FLOAT64 = 2**24, 2**53
-QUANTIZED = ("int8", "uint8", "int16")  # types of codes
-# the key is the former name of an attribute, which works with a warning; the value is its name now
+QUANTIZED = ("int8", "uint8", "int16")  # the types of codes that rules have as outputs
+
+# a key is the former name of an attribute, which still works and warns; the value is its name now
 FORMER = {"toward": "rounding_direction", "stray": "max_deviation"}
-HALVES = np.array([0, *(2**n for n in range(62))])  # item n is half of 2**n; item 0 is 0
-Factors = tuple[Array, Array]  # (multiplier, right shift), per channel
+# item n is half of 2**n, which is added to round a right shift by n bits; item 0 is 0
+HALVES = np.array([0, *(2**n for n in range(62))])
+Factors = tuple[
+    Array, Array
+]  # (multipliers, right shifts), each an array with a number per channel
 
 
 @dataclass(frozen=True)
@@ -254,7 +258,7 @@ class Rule:
         """Return the output codes before the clamp, ``(..., C)`` int64, of accumulators ``(...,
         C)`` int64. This method is the definition of the rule.
         """
-        raise NotImplementedError
+        raise NotImplementedError("rule: got a class without exact, allowed is one that defines it")
 
     def max_deviation(self, right_shift: Array) -> Any:
         """Return how much ``exact`` may deviate from the real-valued result before the one
@@ -341,8 +345,8 @@ class DoubleRounding(Rule):
         return shift_right(high, shift, self.ties) + zero_point
 
     def max_deviation(self, right_shift: Array) -> Any:
-        # the first rounding is off by at most half a unit, which the last shift scales down; a
-        # register that was shifted left may have wrapped to any value
+        # The first rounding is off by at most half a unit, which the right shift makes smaller. If
+        # the shift is to the left, the register may wrap to any value.
         shift = np.asarray(right_shift, np.float64)
         last = 2.0 ** -(np.maximum(shift, 0) + 1)
         return np.where(shift > 0, last, shift < 0)
@@ -716,8 +720,8 @@ class Hybrid(Float):
         return np.clip(values, np.float32(low), np.float32(high))
 
 
-# Bits of the multiplier by family of rules; rules are named after the cores that were seen to use
-# them: 15 bits on V7 cores, 23 on V8.
+# A key is a family of rules, named after the cores that were seen to use them. The value is
+# ``Mantissa.bits`` of its rules: the multiplier has one bit more.
 FAMILIES = {"vivante-v7": 15, "vivante-v8": 23}
 _KNOWN: tuple[Rule, ...] = (
     DoubleRounding("gemmlowp"),
@@ -749,8 +753,9 @@ _MORE: tuple[Rule, ...] = (
     TwoSteps("rockchip-rv1103:half-even-twice"),
 )
 NAMED = RULES | {rule.name: rule for rule in _MORE}
-_STATED: dict[str, Rule] = {}  # rules of targets, by name: "<target>:..."
-# each function takes a target's name, the text before the colon, and states the target's rules
+# a key is the name of a target's rule, "<target>:..."; the value is the rule
+_STATED: dict[str, Rule] = {}
+# functions of ``find_rules_with``: each takes a target's name and states the target's rules
 _finders: list[Callable[[str], None]] = []
 
 
@@ -873,7 +878,7 @@ class Leaky(Rule):
         return np.where(out < 0, out >> self.shift, out) + zero_point
 
     def max_deviation(self, right_shift: Array) -> Any:
-        return 1.0  # the result is no rounded real value: ``exact`` computes all
+        return 1.0  # no float32 estimate shows the shifted code: ``exact`` computes every output
 
     def real(self, multiplier: Any, right_shift: Any) -> Array:
         return self.by.real(multiplier, right_shift)

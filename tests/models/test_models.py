@@ -474,7 +474,7 @@ def test_what_is_no_layer_is_refused() -> None:
         ),  # type: ignore[arg-type]
         (
             lambda: write_model([]),
-            "network: got 0 layers and 0 tuples of sources, allowed is at least one layer, with a tuple of sources each",
+            "network: got 0 layers and 0 tuples of sources, allowed are one layer or more, and as many tuples of sources as layers",
         ),
         (lambda: write_sweep(None, {}), "folder: got NoneType, allowed is a path"),  # type: ignore[arg-type]
         (lambda: check_sweep(3), "folder: got int, allowed is a path"),  # type: ignore[arg-type]
@@ -716,7 +716,7 @@ def test_sweep_is_written_for_a_board(tmp_path: Path) -> None:
     assert point == {"kernel": 5, "input": 4, "padding": "valid", "dtype": "int8"}
     assert (
         reason
-        == "input_shape: got (4, 4, 4), too small for a kernel of (5, 5) with padding valid; allowed is at least 5 x 5"
+        == "input_shape: got (4, 4, 4), too small for a kernel of (5, 5) with padding valid; allowed is at least 5 x 5 (H x W)"
     )
     rows = list(csv.DictReader((tmp_path / "sweep" / "parameters.csv").read_text().splitlines()))
     assert [(row["model"], row["kernel_h"], row["dtype"], row["rule"]) for row in rows] == [

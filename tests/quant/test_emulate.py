@@ -466,7 +466,7 @@ def test_layer_prints_its_sizes() -> None:
         (lambda: Pool2D("max", (5, 2), (4, 4, 1)), "^input_shape: got .*, too small"),
         (
             lambda: Pool2D("max", (2, 2), (4, 4, 1), output_q=QuantParams(2.0)),
-            "^output_q: got .*, allowed is the input's",
+            "^output_q: got .*, allowed is the quantization of the input",
         ),
         (
             lambda: Pool2D("max", (2, 2), (4, 4, 1), padding=((2, 0), (0, 0))),

@@ -309,6 +309,6 @@ def test_rules_that_share_no_ratio_have_no_probes() -> None:
     )
     with pytest.raises(
         ValueError,
-        match=r"^rules: got 1 rules, allowed are rules that all take some ratio of scales; no scale is right$",
+        match=r"^rules: got 1 rules, allowed are rules with a ratio of scales in common; no scale is right$",
     ):
         rounding_probes("int8", [refusing])

@@ -120,11 +120,11 @@ def layer_of(**changed: Any) -> FullyConnected:
         (lambda: QuantParams(1.0, zero_points=(4, None)), "zero_points: got None"),
         (
             lambda: layer_of(weight_q=QuantParams(1.0, zero_points=(1, 2, 3))),
-            "weight_q: got 3 zero points, allowed is 1 or 2, of weights only",
+            "weight_q: got 3 zero points, allowed is one, or 2 for weights, one per output channel",
         ),
         (
             lambda: layer_of(input_q=QuantParams(1.0, zero_points=(1, 2))),
-            "input_q: got 2 zero points, allowed is 1 or 2, of weights only",
+            "input_q: got 2 zero points, allowed is one, or 2 for weights, one per output channel",
         ),
         (
             lambda: layer_of(weight_q=QuantParams(1.0, zero_points=(1, 256))),

@@ -91,7 +91,7 @@ def checked_weights(weights: Any, axes: int) -> Array:
     if weights.ndim != axes or weights.dtype.name not in TYPES or 0 in weights.shape:
         raise ValueError(
             f"weights: got shape {weights.shape} {weights.dtype}, allowed is {axes} axes of "
-            "uint8 or int8 (or float16), none empty"
+            "uint8 or int8 (or float16), each of size 1 or more"
         )
     if weights.dtype.kind == "f" and not np.all(np.isfinite(weights)):
         raise ValueError("weights: got a value that is not finite, allowed are finite numbers")
@@ -148,7 +148,7 @@ def checked_bias(bias: Any, outputs: int, dtype: str) -> Array:
         bias = np.zeros(outputs, np.int32)
     bias = np.asarray(bias)
     if dtype not in QUANTIZED:
-        # the output of these layers is real, and so is their bias
+        # layers of float16 or float32 have real outputs, and so a real bias
         stored, kinds, words = dtype, "iuf", f"finite {dtype}"
         high = float(np.finfo(dtype).max)
         low = -high
@@ -188,7 +188,7 @@ def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
                 holds = 0, 0
         count = len(q.zero_points)
         if count and (name != "weight_q" or count != outputs):
-            allowed = f"1 or {outputs}, of weights only"
+            allowed = f"one, or {outputs} for weights, one per output channel"
             raise ValueError(f"{name}: got {count} zero points, allowed is {allowed}")
         for zero in (q.zero_point, *q.zero_points):
             if not holds[0] <= zero <= holds[1]:
@@ -263,7 +263,7 @@ def checked_bits(bits: Any, weights: Array) -> int:
     if bits not in WEIGHT_BITS or (bits != 8 and weights.dtype.kind == "f"):
         allowed = "1, 2, 4 or 8"
         if weights.dtype.kind == "f":
-            allowed = "8, the default, which does not count for them"
+            allowed = "8, the default (float16 weights always have 16 bits)"
         raise ValueError(
             f"weight_bits: got {bits!r}, allowed with {weights.dtype} weights is {allowed}"
         )
@@ -301,7 +301,7 @@ def check_size(layer: Any) -> None:
         ]
         raise ValueError(
             f"input_shape: got {layer.input_shape}, too small for a kernel of {layer.kernel} with "
-            f"padding {layer.padding}; allowed is at least {least[0]} x {least[1]}"
+            f"padding {layer.padding}; allowed is at least {least[0]} x {least[1]} (H x W)"
         )
     if math.prod(layer.output_shape) > MOST_OUTPUTS:
         raise ValueError(
@@ -416,7 +416,7 @@ def shape_text(shape: Shape) -> str:
 def checked_padding(padding: Any) -> Any:
     if isinstance(padding, str) and padding in PADDINGS:
         return padding
-    # padding that is not two pairs is refused like a number that is not whole
+    # if the padding is not two pairs, None takes the place of its numbers, and ``whole`` finds it
     try:
         (top, bottom), (left, right) = padding
     except (TypeError, ValueError):

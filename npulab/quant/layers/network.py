@@ -56,7 +56,7 @@ class Network:
         if not layers or len(self.inputs) != len(layers):
             raise ValueError(
                 f"network: got {len(layers)} layers and {len(self.inputs)} tuples of sources, "
-                "allowed is at least one layer, with a tuple of sources each"
+                "allowed are one layer or more, and as many tuples of sources as layers"
             )
         self._check_sources()
 
@@ -98,7 +98,7 @@ class Network:
         takes.
         """
         given = {source for source in chain(*self.inputs) if source < 0}
-        # the inputs are numbered without gaps, so that a layer takes each of them
+        # the network's inputs are -1, -2, ...; an input that no layer takes is a gap in the numbers
         lowest = -max(len(given), 1)
         for number, (layer, sources) in enumerate(zip(self.layers, self.inputs, strict=True)):
             taken = tensors_taken(layer)

@@ -32,7 +32,7 @@ from npulab.quant.layers.checks import (
 )
 from npulab.quant.rules import QUANTIZED, ROUNDINGS, QuantParams
 
-CENTRED = ":centred"  # ends the name of a rounding if the mean minus the zero point is rounded
+CENTRED = ":centred"  # a rounding with this ending rounds the mean minus the zero point
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Pool2D:
         words = suffix = ""
         if rounds:
             allowed = ROUNDINGS
-            words = f", each with {CENTRED} too"
+            words = f", each also with {CENTRED} after it"
             suffix = CENTRED
         if str(self.rounding).removesuffix(suffix) not in allowed:
             raise ValueError(
@@ -81,7 +81,8 @@ class Pool2D:
         check_quantization(self, self.dtype, self.input_shape[2])
         if self.output_q != self.input_q:
             raise ValueError(
-                f"output_q: got {self.output_q}, allowed is the input's, {self.input_q}"
+                f"output_q: got {self.output_q}, allowed is the quantization of the input, "
+                f"{self.input_q}"
             )
         check_window(self, ("kernel", "stride"))
         store(self, padding=checked_padding(self.padding))
@@ -89,7 +90,7 @@ class Pool2D:
         if np.any(np.max(self.pads, axis=1) >= self.kernel):
             raise ValueError(
                 f"padding: got {self.padding}, allowed is less than the kernel of {self.kernel}, "
-                "so that every window holds an element"
+                "so that every window holds an element of the input"
             )
 
     @property

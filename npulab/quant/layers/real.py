@@ -173,7 +173,7 @@ class Activation:
         if outputs.shape != (HALVES,) or outputs.dtype != np.float16:
             raise ValueError(
                 f"outputs: got shape {outputs.shape} {outputs.dtype}, allowed is ({HALVES},) "
-                "float16, one for every code"
+                "float16, one number for each bit pattern"
             )
         prescale = _constant("prescale", self.prescale, shape[-1])
         store(self, input_shape=shape, outputs=outputs, prescale=prescale)

@@ -88,13 +88,13 @@ def with_texts(grid: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _each_of(known: Mapping[Any, Any], values: Iterable[Any], what: str) -> list[Any]:
-    """Return, for each value, what it stands for in ``known``. Raises ValueError for a value that
-    is not in ``known``.
+    """Return the item of ``known`` for each value. Raises ValueError for a value that is no key of
+    ``known``; the text begins with ``what``.
     """
     allowed = ", ".join(map(str, known))
     out = []
     for value in values:
-        # a list cannot be a key, so that it stands for nothing
+        # a list, dict or set cannot be a key, and looking it up would raise TypeError
         wrong = isinstance(value, list | dict | set) or value not in known
         refuse_if(wrong, what, f"{value!r:.60}", f"is one of {allowed}")
         out.append(known[value])

@@ -81,7 +81,7 @@ def _formerly(old: str, new: str) -> Callable[[type[Layer]], type[Layer]]:
 class Conv2D:
     """A quantized 2-D convolution.
 
-    ``weights`` are OHWI, or 1HWC if depthwise, with ``C = multiplier * input channels``; they are
+    ``weights`` are OHWI, or 1HWC if depthwise, with C a multiple of the input channels; they are
     uint8, int8 or float16. ``bias`` is ``(O,)``: whole numbers in units of input scale * weight
     scale, within int32 (2**52 if the input is int16), or real numbers if the input is real. None
     stands for zeros. ``input_shape`` is (H, W, C), ``stride`` and ``dilation`` are (h, w),
@@ -89,11 +89,12 @@ class Conv2D:
     and output: by default that of the weights, "int16" (int16 activations, int8 weights) or
     "float32" (hybrid: the input is quantized when it arrives).
 
-    ``groups`` divides the channels of input and output of float16 weights into that many groups:
-    group n of the output is made from group n of the input, and the weights have I = C / groups. If
-    outputs are codes, ``activation`` may also be "leaky>>N": codes below the zero point are shifted
-    right by N bits, rounded down, before the clamp. If ``output`` is "sums", a layer of 8 bits
-    gives its accumulators as int32, with or without ReLU; the output scale does not change them.
+    If weights are float16, ``groups`` is the number of groups into which the channels of input and
+    output are divided: group n of the output is computed from group n of the input, and weights
+    have I = C / groups. If outputs are codes, ``activation`` may also be "leaky>>N": before the
+    clamp, the distance of a code below the zero point from the zero point is shifted right by N
+    bits, rounded down. If ``output`` is "sums", a layer of 8 bits gives its accumulators as int32,
+    with or without ReLU; the output scale does not change them.
     ``weight_bits`` is the width of a stored weight, 1, 2, 4 or 8 bits; it does not change the
     arithmetic. ``driver_quirks`` are habits of a driver that a ``lift`` saw, by a target's own
     names. They do not change the arithmetic; ``lower`` repeats them.
