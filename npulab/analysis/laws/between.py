@@ -35,8 +35,9 @@ from npulab.analysis.laws.solved import Place, Rival, Solved, covered, runs_of
 from npulab.analysis.laws.state import State, Watch
 from npulab.registers.fields import WORD_BITS
 
-WIDTHS = (32, 16, 8)  # of fields that hold checksums, the widest first
-# odd numbers that make one number of the values of each capture
+WIDTHS = (32, 16, 8)  # the widths in bits of fields that hold checksums, the widest first
+
+# odd factors: the sum of a column's values, each times its factor, is a hash of the column
 FACTORS = np.random.default_rng(5).integers(2**62, size=BUDGET.lane_sample, dtype=np.uint64) * 2 + 1
 
 
@@ -50,7 +51,7 @@ def between(state: State, library: Library) -> State:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """A checksum of the words from ``first`` up to, without, ``end`` that gives the field ``lane``.
+    """A checksum of the words ``first`` to ``end - 1`` that gives the field ``lane``.
 
     If the field lies in one of these words, its bits count as 0 there. If the kind adds, the field
     is ``constant`` plus ``sign`` times the sum; else it is the checksum xored with ``constant``.
@@ -151,9 +152,9 @@ def _runs(words: Array, lane: Place, kind: Kind, sign: int, after: After) -> lis
     """The runs of ``words (W, S)`` whose checksum differs from the field ``lane`` by a constant,
     each as (first word, the word after the last).
 
-    The checksum of words a to b, if all words after b are 0, is the difference of ``begun[b]`` and
-    ``begun[a]``, the checksums up to these words. It must be ``ended[b]``: the value of the field,
-    advanced over the words after b.
+    ``begun[a]`` is the checksum of the words before word a, advanced over all later words as if
+    they were 0. ``ended[b]`` is the value of the field, advanced over word b and all later words. A
+    run from word a to word b - 1 is found if ``begun[b]`` without ``begun[a]`` is ``ended[b]``.
 
     A run of a cyclic code has at least one word that varies, besides the word of the field; a run
     of a sum or an exclusive or has two. If the field differs from another word by a constant, sums
@@ -285,7 +286,7 @@ def differences(state: State, library: Library) -> State:
     words = state.captures.words
     apart = np.stack([words[:, high] - words[:, low] for low, high in pairs], 1)
     found = _singly(state, apart, library)
-    # the cheapest law of a word comes first; then no bit of the word is open
+    # A word gets its cheapest law, which comes first. Later laws of the word find no open bit.
     for cost, number, law in sorted(found, key=lambda one: one[:2]):
         low, high = pairs[number]
         base = _plus(field(Place(low, 0, WORD_BITS).name), law)

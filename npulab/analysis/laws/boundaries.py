@@ -38,7 +38,8 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
     first.
     """
     out = []
-    # gains by the values, because drivers write the same number to several words
+    # a key is the values of some bits, the value their gains: drivers often write the same number
+    # to several words
     known: dict[tuple[Any, ...], list[tuple[int, float]]] = {}
     laws = library.laws.of(slice(BUDGET.boundary_laws))
     low = _lowest(laws.values[:, : BUDGET.boundary_sample])
@@ -61,8 +62,8 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
 
 
 def _lowest(values: Array) -> list[Array]:
-    """Two arrays: bit 0 and bit 1 of values ``(..., N)``, each with eight captures packed into a
-    byte.
+    """Bit 0 of values ``(..., N)``, and bit 1 of them: two arrays of bytes, each of which holds the
+    bits of eight captures.
     """
     return [np.packbits(values & np.uint32(bit) != 0, axis=-1, bitorder="little") for bit in (1, 2)]
 

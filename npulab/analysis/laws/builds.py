@@ -18,8 +18,9 @@ from npulab.support.answers import Answer, Part, Table
 from npulab.support.refuse import need_all, refuse_if
 from npulab.support.text import Row, plural
 
-GRAIN = 16  # bytes: allocators move blocks by multiples of this
-MOST_PLACES = 8  # places of addresses that a text lists
+GRAIN = 16  # allocators move blocks by multiples of this many bytes
+
+MOST_PLACES = 8  # a text lists at most this many places of addresses
 WORD = 4
 
 
@@ -219,14 +220,15 @@ def _moving_together(
     moves = (words[after] - words[before]).view(f"<i{width}")
     good = whole & (moves % GRAIN == 0).all(0) & (moves != 0).any(0)
     if width > WORD:
-        # if no upper half moves, the lower halves are addresses of 32 bits
+        # a word of 64 bits is an address only if its upper half moves; else its lower half is an
+        # address of 32 bits
         upper = data[:, : count * width].reshape(len(data), count, width)[:, :, WORD:]
         good &= (upper[after] != upper[before]).any((0, 2))
     together = defaultdict(list)
     for place in np.flatnonzero(good).tolist():
         together[tuple(moves[:, place].tolist())].append(place)
     for amounts, places in together.items():
-        # equal numbers also move by equal amounts, even if they are no addresses
+        # words that hold one and the same number move by equal amounts even if it is no address
         if len(set(words[0, places].tolist())) > 1:
             yield Addresses(width, tuple(width * place for place in places), amounts)
 

@@ -20,11 +20,11 @@ from npulab.support.executors import Workers, ordered
 from npulab.support.refuse import reason
 from npulab.support.text import Row, part_said, plural
 
-# from a sweep: the summary of its laws, and the warnings of the search
+# a function that gives, for a sweep, the summary of its laws and the warnings of the search
 Search = Callable[[Sweep], tuple[Summary, tuple[str, ...]]]
 VARYING = ("law", "rivals", "open")
 COLUMNS = ("role", "block", "captures", "jobs", "varying bits", *VARYING, "nuisance", "laws")
-# why no laws were sought of a role whose captures are all equal
+# the reason why no laws of a role were sought, if all captures of the role are equal
 WITHOUT = "no bit varies"
 
 
@@ -44,8 +44,8 @@ class OfRole:
 
     @classmethod
     def of(cls, known: Roles, name: str) -> OfRole:
-        """A role before its laws are sought. The name ``PRESENCE`` stands for a sweep that says how
-        often each capture has each role.
+        """A role before its laws are sought, with the sweep of its jobs. If the name is
+        ``PRESENCE``, the sweep says how often each capture has each role.
         """
         try:
             if name == PRESENCE:
@@ -115,7 +115,7 @@ def summarized(sweep: Sweep) -> tuple[Summary, tuple[str, ...]]:
 
 
 def _untold(text: str) -> None:
-    """Ignore a line of progress, because nobody sees what a worker prints."""
+    """Do nothing with a line of progress, because nobody sees what a worker prints."""
 
 
 def _searched(search: Search, one: OfRole) -> OfRole:

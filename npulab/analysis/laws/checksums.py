@@ -80,13 +80,13 @@ class Kind:
         return values
 
     def after(self, most: int) -> After:
-        """A function of values ``(M, S)`` and counts ``(M,)``: it gives the values after that many
-        more words, each of which is 0. A count is at most ``most``.
+        """A function of values ``(M, S)`` and counts ``(M,)``: it gives the values of checksums
+        after ``count`` more words that are 0. A count is at most ``most``.
         """
         if not self.polynomial:
             return lambda values, counts: values
-        # tables for single bytes of a value; a code of several bytes is the exclusive or of theirs,
-        # because cyclic codes are linear
+        # A table has the code of each single byte of a value. The code of a value is the exclusive
+        # or of the codes of its bytes, because cyclic codes are linear.
         table = [np.arange(256) * 2 ** np.arange(0, self.widths[0], BYTE)[:, None]]
         for _ in range(most):
             table.append(self.advanced(table[-1]))
@@ -166,8 +166,8 @@ KINDS = _kinds()
 WORD = rf"[A-Za-z_][\w.\[\]]*?_0_{WORD_BITS}"
 TEXT = rf"(?:{'|'.join(KINDS)})\(\s*{WORD}\s+to\s+{WORD}(?:\s+without\s+[\w.\[\]]+)?\s*\)"
 BITS = re.compile(r"([\w.\[\]]*w)(\d+)_(\d+)_(\d+)")
-MOST_WORDS = 4096  # words that a checksum covers, if it is read from text
-RUN = range(1, MOST_WORDS)  # the number of the last word, less that of the first
+MOST_WORDS = 4096  # a checksum that is read from text covers at most this many words
+RUN = range(1, MOST_WORDS)  # The number of its last word less that of its first is in this range.
 
 
 @dataclass(frozen=True)

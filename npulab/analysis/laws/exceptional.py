@@ -26,10 +26,12 @@ from npulab.analysis.laws.state import State
 if TYPE_CHECKING:
     import pandas as pd
 
-# the most captures set apart, as a share: with 3 % of 200 captures, three of thirteen sweeps lost
-# rare regimes
+# At most this share of the captures is set apart. With 3 % of 200 captures, the search lost rare
+# regimes in three of thirteen sweeps.
 MOST_APART = 0.02
-LEAST_LAWS = 2  # assumed: captures that break a single law may be of a kind of its own
+# A capture is set apart only if it breaks this many laws. This is assumed, not measured: captures
+# that break a single law may be of a kind for which the law is another one.
+LEAST_LAWS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +114,8 @@ def exceptional(state: State, library: Library) -> Array:
     values = {}
     for name in captures.names.integers:
         values[name] = np.unique(captures.columns[parameter(name)])
-    # a capture that no other value explains may be of a kind of its own: then none is set apart
+    # if no other value of a parameter explains a capture, the captures may be of a kind that is
+    # lowered in another way, and none is set apart
     fields = [*state.solved, *laws]
     for row in np.flatnonzero(apart).tolist():
         layer = {name: int(captures.columns[parameter(name)][row]) for name in values}

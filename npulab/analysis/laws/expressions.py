@@ -14,7 +14,7 @@ from npulab.analysis.laws.operators import OPERATORS, operator
 
 Array = np.ndarray
 PARAMETER, FIELD, CONSTANT, GIVEN = "parameter", "field", "constant", "given"
-CHECKSUM = "checksum"  # it reads all fields of some words
+CHECKSUM = "checksum"  # an expression of this kind reads all fields of some words
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Expression:
         return self._hash
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return Expression, (self.op, self.args)  # the hash of a text differs between processes
+        # the stored hash is not pickled, because hashes of texts differ between processes
+        return Expression, (self.op, self.args)
 
     def __str__(self) -> str:
         if self.op in (PARAMETER, FIELD, CONSTANT, GIVEN, CHECKSUM):
@@ -45,8 +46,8 @@ class Expression:
         parts = []
         for i, part in enumerate(self.args):
             binding = operator(part.op).binding
-            # an operator of the same strength needs brackets on the right, as it would be read from
-            # the left
+            # a right operand whose operator binds equally needs brackets, because operators are
+            # read from the left
             loose = binding < row.inside or (i and binding == row.inside)
             parts.append(f"({part})" if loose else str(part))
         return row.text.format(*parts).replace("+ -", "- ")

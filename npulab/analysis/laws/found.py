@@ -60,8 +60,10 @@ from npulab.support.text import part_said
 
 if TYPE_CHECKING:
     import pandas as pd
-PREDICTED = 4096  # the most layers that a worker predicts at once
-# word, bit, reason, detail, and the probe (a row of ``Laws._probes``) whose capture would settle it
+PREDICTED = 4096  # a worker predicts at most this many layers at once
+
+# (word, bit, reason, detail, the number of the probe, a row of ``Laws._probes``, whose capture
+# would show which law is right)
 OpenBit = tuple[int, int, str, str, int]
 
 
@@ -182,9 +184,9 @@ def _of_store(
         not lone,
         "find_laws",
         "a store with parameters or earlier laws",
-        "is it alone; store.sample(400) gives a sweep",
+        "is a store alone; store.sample(400) gives a sweep, which may have both",
     )
-    # the search on a store calls find_laws
+    # imported here, because ``whole`` imports ``find_laws`` from this module
     from npulab.analysis.laws.whole import find_laws_on
 
     return find_laws_on(store, progress=progress, **options).holding
@@ -795,7 +797,7 @@ class Laws:
         and parameters that do not go with the captures.
         """
         if isinstance(words, SweepStore):
-            # the score of a store calls ``predict``
+            # imported here, because ``whole`` imports this module
             from npulab.analysis.laws.whole import score_store
 
             return score_store(self, words)
@@ -813,8 +815,9 @@ class Laws:
         """The predictions of ``predict``, made by workers in parts of ``PREDICTED`` layers."""
         frame = _frame(parameters)
         if len(frame) != count or not count:
-            return self.predict(parameters)  # which refuses them
-        # what all parts need is made once, and sent with the laws
+            return self.predict(parameters)  # ``predict`` raises the error
+
+        # a first prediction makes the cached properties once, before the laws are sent to workers
         self.predict(frame.iloc[:1])
         parts = [frame.iloc[first : first + PREDICTED] for first in range(0, count, PREDICTED)]
         words = []
@@ -902,12 +905,13 @@ class Laws:
         texts = {place: f"nearly: {text}" for place, text in self._nearly.items()}
         texts |= proposals(self.words, columns, bits_of(self._open[None])[0] == 1)
         for solved in self._findings.stuck:
-            # a law that reads an open field replaces other texts, because it says more
+            # if a field has a law over fields without a law, this text replaces the other texts of
+            # the field
             texts[solved] = f"follows from fields without a law: {solved}"
         known: dict[tuple[int, int], str] = {}
         for place, text in texts.items():
             known |= dict.fromkeys(place.positions, text)
-        # the probes after the captures: one for each open bit
+        # the probes after the captures are drawn layers; open bits take them in turn
         first, drawn = len(self.parameters), len(self._probes) - len(self.parameters)
         for number, ((word, bit), flag) in enumerate(zip(lone.tolist(), near, strict=True)):
             detail = known.get((word, bit)) or flag or "no law of the library fits"
@@ -1001,7 +1005,7 @@ class Laws:
         laws = [Place(law.word, law.lsb, law.width) for law in self.fields]
         places = [*laws, *self._read_alone(laws)]
         last = self.words.shape[1] - 1
-        # so that the map has as many words as a capture
+        # a row for the last word gives the map as many words as a capture
         if all(place.word != last for place in places):
             places.append(Place(last, 0, WORD_BITS))
         for place in places[len(laws) :]:

@@ -19,14 +19,11 @@ from npulab.support.text import plural
 if TYPE_CHECKING:
     import pandas as pd
 
-TIMES = (
-    2,
-    4,
-    8,
-    16,
-    32,
-)  # the powers of two to which units and drivers round numbers, as factors of a smaller step
-MOST_LISTED = 4  # the most numbers, or parameters, that a text names
+# A larger step of a group is a smaller step times one of these powers of two, to which units and
+# drivers round numbers.
+TIMES = (2, 4, 8, 16, 32)
+
+MOST_LISTED = 4  # a text names at most this many numbers, or parameters
 
 
 @dataclass(frozen=True)
@@ -139,11 +136,11 @@ def _larger(name: str, values: Array, step: int) -> Group | None:
 
 
 def _saved(group: Group, numbers: int, times: int) -> float:
-    """The bits saved if the group is stated first, and each of ``numbers`` numbers by its place in
-    the group.
+    """The bits saved if the group is stated first, and then each of ``numbers`` numbers by its
+    place in the group.
 
-    Each number in the group then needs fewer bits. Stating the group costs the bits that choose
-    its remainders among the ``times`` possible ones, and the bits of its single numbers.
+    Each number in the group then takes fewer bits. Stating the group takes the bits that choose its
+    remainders among ``times`` possible remainders, and its single numbers among all numbers.
     """
     groups, alone = len(group.left), len(group.alone)
     saved = (numbers - alone) * math.log2(times / groups)

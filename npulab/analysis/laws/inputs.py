@@ -25,8 +25,9 @@ from npulab.support.text import plural
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGEST = 2**53  # whole numbers up to here are exact as float64
-FIELD_NAME = FIELD  # the name that bits get by their place, as w3_0_7
+LARGEST = 2**53  # whole numbers up to this one are exact as float64
+
+FIELD_NAME = FIELD  # matches the names that bits get by their place, such as w3_0_7
 GivenLaws = Mapping[str, Callable[..., Any]]
 
 
@@ -164,7 +165,7 @@ def _like(frame: pd.DataFrame, like: Table) -> Table:
             integers[name] = column.astype(np.int64)
     constant = {}
     for name, values in like.constant.items():
-        # layers without this parameter are like the captures
+        # if layers do not state this parameter, it has the constant value of the captures
         if name in frame:
             column = checked_numbers(frame[name], name)
         else:

@@ -34,15 +34,21 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 from npulab.analysis.laws.texts import parse_law
 from npulab.support.files import read_table
 
-USUALLY = 0.5  # least share of captures on which the condition of a row must hold
-EXACT = 2.0**62  # values below are exact in int64
+# A row of the grammar makes a column only if the row's condition holds on this share of captures.
+USUALLY = 0.5
+
+EXACT = 2.0**62  # values below this one are exact in int64
 LAWS, FACTORS, REALS = "laws", "factors", "reals"
-FAMILIES = ("linear", "products", "tiles", "areas")  # stages whose columns are no laws
-LEAF = -1  # stands for the shape of a column that is a parameter, a field or a user's law
-# A column: its shape, and the columns that the shape's names take; ``uses`` has a bit for each
-# field that is read; ``key`` is a hash of the values, 0 if they do not vary or are not compared;
-# ``row`` is where the values are stored. ``grows`` is true if no mode is read, so that later rows
-# may take the column, ``real`` if a real number is read.
+FAMILIES = ("linear", "products", "tiles", "areas")  # columns of these stages are no laws
+
+# A column that is a parameter, a field or a user's law has this number in place of a shape.
+LEAF = -1
+
+# A column of the library. ``shape`` is the number of its shape; ``of`` are the columns that the
+# names of the shape's formula take; ``cost`` is in bits. ``uses`` has a bit for each field that the
+# column reads. ``key`` is a hash of the values, 0 if they do not vary or are not compared; ``row``
+# is where the values are stored. ``grows`` is true if the column reads no mode, so that later rows
+# of the grammar may take it; ``real`` is true if it reads a real number.
 COLUMN = np.dtype(
     [
         ("shape", np.int16),
@@ -444,12 +450,13 @@ class _Growth:
         self.stored: Array = np.zeros((0, self.n), np.int64)
         self.kinds: dict[str, list[int]] = defaultdict(list)
         self.made: dict[str, list[tuple[Array, Array]]] = defaultdict(list)
-        self._fresh: list[Array] = []  # values that are stored at the end of a stage
+        self._fresh: list[Array] = []  # values of new columns, not yet in ``stored``
         self._rows = 0
         self._seen = {0}
         random = np.random.default_rng(1).integers(1, 2**62, self.n)
         self._weights = random.astype(np.uint64) * np.uint64(2) + 1
-        # few captures save too few bits to pay for rare laws
+        # with few captures a stage makes only this share of its usual number of columns, because
+        # few captures cannot pay for rare laws
         self._share = min(1.0, max(self.n / 120, 0.6))
         # the 64th field and all later fields share the last bit of ``uses``
         self.field_bits = {name: 2 ** min(i, 63) for i, name in enumerate(names.fields)}
@@ -487,7 +494,7 @@ class _Growth:
         if most:
             order = order[: self._limit(most)]
         start = len(self.table)
-        self.table = np.concatenate([self.table, block.take(order)])  # [order] is slow
+        self.table = np.concatenate([self.table, block.take(order)])  # ``block[order]`` is slower
         for first in range(start, len(self.table), BUDGET.slice):
             part = self.table[first : first + BUDGET.slice]
             made = []
@@ -610,7 +617,8 @@ class _Growth:
         all_keys, total = self.table["key"], self._weights.sum()
         for one in made:
             values = one.values.view(np.uint64)
-            keys = np.einsum("ij,j->i", values, self._weights)  # three times as quick as @
+            # ``einsum`` is three times as quick as ``@``
+            keys = np.einsum("ij,j->i", values, self._weights)
             all_keys[one.numbers] = np.where(keys == values[:, 0] * total, 0, keys)
         numbers = np.sort(np.concatenate([one.numbers for one in made]))
         new = []
@@ -633,7 +641,7 @@ class _Growth:
     def library(self, most: int) -> Library:
         formulas = Formulas(tuple(self.leaves), self.table)
         laws = self._family(LAWS, formulas, most)
-        # naming law number n takes log2(n) bits, whatever its shape
+        # a law costs at least the bits that it takes to name one of the laws up to it
         naming = np.log2(np.arange(len(laws)) + 1) + 1
         laws = replace(laws, cost=np.maximum(laws.cost, naming).astype(np.float32))
         leaves = []
@@ -663,13 +671,13 @@ class _Growth:
         keep = np.ones(len(numbers), bool)
         if most is not None:
             keep[most:] = False
-            # a tenth of the library is kept for laws of real numbers, because those of whole
-            # numbers would fill it
+            # laws of whole numbers would fill the library, so that a tenth of it is reserved for
+            # laws of real numbers
             keep[np.flatnonzero(self.table["real"][numbers])[: most // 10]] = True
         numbers = numbers[keep]
         row = np.full(len(self.table), len(numbers))
         row[numbers] = np.arange(len(numbers))
-        # the last row takes the values of the columns that are left out
+        # one more row than laws: the values of columns that are left out are written to it
         dtypes = [values.dtype for _, values in made] or [np.dtype(np.int64)]
         values = np.empty((len(numbers) + 1, self.n), dtypes[0])
         for of, kept in made:

@@ -13,9 +13,10 @@ from npulab.analysis.laws.predicates import Predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 
 BLOCK = BUDGET.list_block
-# the most uint64 numbers of a table (64 laws in each) that are made at once, to fit a cache
+# A table of laws is made in pieces of at most this many uint64 numbers, which fit a cache. A number
+# holds 64 laws.
 TABLE = 2**13
-Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
+Path = tuple[tuple[int, int], ...]  # a pair for each step: numbers of the condition and of the law
 
 
 class Choices(NamedTuple):
@@ -99,7 +100,7 @@ class _State:
     """The captures that no step decided yet, and the laws to choose from. ``inside`` are the packed
     rows of conditions, restricted to these captures.
 
-    A law is dropped if a cheaper law is right wherever it is right.
+    A law is dropped if a cheaper law is right on all captures on which the law is right.
     """
 
     def __init__(self, inside: Array, right: Array, price: Array, n: int) -> None:
@@ -222,7 +223,7 @@ def _steps(state: _State, prices: Array, explained: Array) -> list[tuple[float, 
 def _fan(
     steps: list[tuple[float, int, int]], masks: Array, left: Array
 ) -> list[tuple[int, int, Array]]:
-    """(condition, law, captures left) of the best steps; no two steps leave the same captures."""
+    """(condition, law, captures left undecided) of the best steps; no two steps leave the same."""
     out: dict[bytes, tuple[int, int, Array]] = {}
     for _, predicate, law in steps:
         after = left & ~masks[predicate]

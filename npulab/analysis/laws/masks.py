@@ -31,7 +31,7 @@ def distinct(rows: Array) -> Array:
         np.random.default_rng(2).integers(1, 2**62, rows.shape[1]).astype(np.uint64) * np.uint64(2)
         + 1
     )
-    # equal rows have equal sums; two different rows do with a chance of 1 in 2**63
+    # equal rows have equal sums; two different rows have equal sums with a chance of 2**-63
     return np.sort(
         np.unique(rows @ weights if rows.shape[1] > 1 else rows[:, 0], return_index=True)[1]
     )

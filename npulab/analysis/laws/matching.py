@@ -38,7 +38,7 @@ class Matches:
         wanted = []
         for position in positions:
             wanted.append((int(self.of_bit[position]), position[1] - positions[0][1]))
-        # the bit that the fewest laws give is looked up first, so that few laws are left to check
+        # The bit that the fewest laws give comes first: only these laws are checked at other bits.
         wanted.sort(key=lambda one: int(self.ends[one[0] + 1] - self.ends[one[0]]))
         (number, up), *others = wanted
         law, bit = np.divmod(self.order[self.ends[number] : self.ends[number + 1]], WORD)
@@ -70,8 +70,8 @@ def _keys(values: Array) -> Array:
     """
     out = np.zeros((WORD, len(values)), np.uint64)
     more = np.random.default_rng(5).integers(2**62, size=-(-values.shape[1] // WORD)) * 2 + 1
-    # up to 64 captures the key is the column itself; with more it is a sum, which two different
-    # columns hardly ever share
+    # Of up to 64 captures, the key of a bit is the bit's column itself. Of more captures it is a
+    # sum, and two different columns hardly ever have equal sums.
     for start, factor in zip(range(0, values.shape[1], WORD), [1, 2**WORD, *more], strict=False):
         part = values[:, start : start + WORD].T
         square = np.zeros((WORD, len(values)), np.uint32)
@@ -148,7 +148,7 @@ def _placed(matches: Matches, laws: Array) -> tuple[Array, Array, Array, Array]:
     counts = ends[number + 1] - ends[number]
     word, bit = np.divmod(order[_spans(ends[number], counts)], WORD)
     law, shift = np.repeat([law, shift], counts, axis=1)
-    # word, law, offset of the law in the word and bit, packed into one number for sorting
+    # (word, law, offset of the law in the word, bit), packed into one number that can be sorted
     size = len(matches.of_bit), len(laws), 2 * WORD, WORD
     keys = np.sort(np.ravel_multi_index((word, law, shift - bit + WORD, bit), size))
     first = np.flatnonzero(np.diff(keys // WORD, prepend=-1))
@@ -172,8 +172,8 @@ def runs(
         values[:, 0].astype(np.int64),
         np.bitwise_or.reduce(values ^ values[:, :1], axis=1).astype(np.int64),
     )
-    # laws that agree in all bits from their lowest to their highest given bit match the same runs,
-    # so only the first of them is kept
+    # The given bits of a law are those that equal bits of words. Laws that agree in all bits from
+    # their lowest to their highest given bit match the same runs; only the first of them is used.
     between = 2 ** np.frexp(given)[1].astype(np.int64) - (given & -given) & ~given & ~moves
     rows = np.column_stack(
         [matches.of_law[laws], between, between & level, library.laws.uses[laws].view(np.int64)]
@@ -182,8 +182,8 @@ def runs(
     laws, level, moves = laws[different], level[different], moves[different]
     word, law, offset, masks = _placed(matches, laws)
     up, down = np.maximum(offset, 0), np.maximum(-offset, 0)
-    # masks of the law (its bits, the bits that vary, their values), shifted to the law's place in
-    # the word
+    # three masks of each law, shifted to its place in the word: all bits of the law, its bits that
+    # vary, and its value on the first capture
     inside, moves, level = (
         (mask >> up) * 2**down for mask in (2**WORD - 1, moves[law], level[law])
     )
@@ -194,9 +194,9 @@ def runs(
     left, rows, out = masks, np.arange(len(filled)), [np.zeros((0, 5), np.int64)]
     while len(rows):
         low = left & -left
-        # adding the lowest bit carries through all adjacent set bits, which are the run
+        # the run is the adjacent set bits from the lowest bit up: adding the lowest bit clears them
         run = filled & ~(filled + low)
-        # fields that begin above the run's first bit: the run must end below them
+        # the run ends below the first field that begins above the run's lowest bit
         above = first[word[rows]] & -2 * low
         run &= (above & -above) - 1
         lsb, end = (np.frexp(bits)[1] for bits in (low, left & run))

@@ -17,7 +17,9 @@ from npulab.registers.fields import WORD_BITS
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import automatic_name
 
-PLACE = re.compile(r"\bw(\d+)_(\d+)_(\d+)\b")  # a name as the search writes it
+PLACE = re.compile(
+    r"\bw(\d+)_(\d+)_(\d+)\b"
+)  # the name of bits as the search writes it: word, lowest bit, width
 RUN = re.compile(r"(?P<word>.+)_(?P<lsb>\d+)_(?P<width>\d+)")
 NAME = re.compile(r"[A-Za-z_](?:\w|\.|\[\w+\])*")
 

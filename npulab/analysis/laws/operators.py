@@ -17,29 +17,40 @@ from npulab.support.files import read_table
 
 Array = np.ndarray
 TABLE = Path(__file__).with_name("operators.csv")
-# What an operator gives: whole numbers, real numbers, or the bits of a float32, whose operand is a
-# real number. Other operators are conditions.
+# The column ``kind`` says what an operator gives: whole numbers, real numbers, or the bit patterns
+# of real numbers as float32. An operator of any other kind is a condition, or the row of a leaf.
 WHOLE, REAL, BITS = "whole", "real", "bits"
 
 
 class Operator(NamedTuple):
-    """A row of the table. Other modules ask it for what they have to know of an operator."""
+    """A row of the table of operators: all that other modules need to know of an operator.
+
+    ``text`` is the operator as text, with {0} and {1} for its operands. ``binding`` says how
+    tightly the operator binds, ``inside`` how tightly an operand has to bind to be written without
+    brackets; both are nan if the operator has brackets of its own.
+
+    ``bends`` is true if the operator may bend a law between two captured numbers, ``limited`` if
+    limits are tried on its result inside a law. ``rounds`` is true for a quotient, whose high bits
+    may agree with another law's by chance. ``ordered`` is true for a condition that is a limit.
+
+    ``other_end`` is the operator that limits a number at its other end, ``opposite`` that of the
+    opposite condition; either may be blank. ``cost`` is the bits that it costs to join two columns
+    by the operator; nan if it joins none.
+    """
 
     function: Callable[..., Any]
     symbol: str
-    text: str  # the operator as text, with {0} and {1} for its operands
+    text: str
     kind: str
-    # How tightly it binds, and how tightly an operand has to bind to be written without brackets;
-    # nan (a blank cell) if it has brackets of its own.
     binding: float
     inside: float
-    bends: bool  # true if the operator may bend a law between two captured numbers
-    limited: bool  # true if limits are tried on a partial result of this operator
-    rounds: bool  # a quotient: its high bits may agree with another law's by chance
-    ordered: bool  # the condition is a limit
-    other_end: str  # the operator that limits a number at its other end
-    opposite: str  # the operator of the opposite condition
-    cost: float  # bits that joining two columns by this operator costs; nan: it joins none
+    bends: bool
+    limited: bool
+    rounds: bool
+    ordered: bool
+    other_end: str
+    opposite: str
+    cost: float
 
     @property
     def whole(self) -> bool:

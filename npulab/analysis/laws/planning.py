@@ -21,11 +21,18 @@ from npulab.analysis.laws.solved import Solved
 if TYPE_CHECKING:
     import pandas as pd
 
-# an alternative of this mass alone prevents a claim
+# A single alternative of this mass prevents a claim.
 UNCLAIMED = 1 / CLAIM - 1
-SETTLED = 0.2  # the factor on the weight of a doubt for each chosen layer that settles it
-UNLIKE = 1.0  # the weight of a number outside the captured groups, and of a bit that never moved
-NOVELTY = 0.02  # weight of a value, a pair of values or a bit that no capture shows
+
+# Each chosen layer that settles a doubt multiplies the weight of the doubt by this factor.
+SETTLED = 0.2
+
+# A layer counts for this much if it has a number outside the captured groups.
+UNLIKE = 1.0
+
+# A feature of a layer (a value, a pair of values, or a bit of a number) counts for this much if no
+# capture has it, and for less the more captures have it.
+NOVELTY = 0.02
 Ranges = Mapping[str, Any]
 Rule = Callable[["pd.DataFrame"], Any]
 
@@ -273,13 +280,13 @@ def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: 
     """
     told, weights = [], []
     for doubt in open_doubts(findings, asked):
-        # mass above the limit that prevents a claim does not count
+        # a mass that prevents a claim by itself counts fully, a larger mass not more
         told.append(np.minimum(doubt.mass / UNCLAIMED, 1))
         weights.append(float(doubt.solved.width))
     for solved in findings.ready:
         captured = solved.uncut(findings.captured)
-        # The bits of the law's value that no capture moved. All bits above the field count together
-        # as one bit, because the field may be wider.
+        # A layer also counts if it moves a bit of the law's value that no capture moved. All bits
+        # above the field count together as one bit, because the field may be wider.
         moved = (solved.uncut(asked) ^ captured[0]) & ~np.bitwise_or.reduce(captured ^ captured[0])
         for moves in (*(moved >> i & 1 for i in range(solved.width)), moved >> solved.width):
             if moves.any():

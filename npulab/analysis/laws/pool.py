@@ -21,13 +21,13 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 BUDGETS = (4, 8, 16, 32, 64, 128)
-# for each of these shares, a constant is sought that fits this share of the captures
+# a constant is sought that fits at least this share of the captures, for each of these shares
 CEIL_SHARES = (0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
 SUM_SHARES = (0.5, 0.22, 0.1)
 UNBOUNDED = 2**40
 PART = 1_024
-# the laws of one kind: a function that makes law i, their costs (L,) in bits, and (L, N) bool: the
-# captures on which each gives the field
+# The laws of one kind: a function that makes law number i, the costs (L,) of the laws in bits, and
+# a mask (L, N) bool of the captures on which each law gives the field.
 Group = tuple[Callable[[int], Expression], Any, Array]
 
 
@@ -234,7 +234,8 @@ def _held(target: Target) -> Iterator[Group]:
         cost = library.laws.cost[: BUDGET.bases].astype(float) + 4 + constant_cost(c)
         for op in ("min", "max"):
             agree = OPERATORS[op].function(columns, c) == values
-            free = counted(agree & (values != c)) >= BUDGET.holds  # else the law is the constant
+            # a law that gives no other value than c is better stated as the constant c
+            free = counted(agree & (values != c)) >= BUDGET.holds
             good = np.flatnonzero((weighed(agree, target.weights) > cost) & free)
             make = partial(_of_constant, library.laws.named(), good, op, np.full_like(good, c))
             yield make, cost[good], agree[good]
@@ -248,22 +249,23 @@ def _rounded_up(target: Target) -> Iterator[Group]:
     n, weights, linear = target.n, target.weights, target.library.linear
     columns = linear.values
     wide, span = np.ptp(columns, 1), int(np.ptp(target.values))
-    # columns with a larger span are never searched, so 32 bits hold all values
+    # columns with a span above 32 times the largest divisor times that of the field are not
+    # searched, so that mostly 32 bits hold all values
     number = np.int32 if 32 * POWERS[-1] * (span + 1) < 2**31 else np.int64
     moved, steps = ((rows - rows[..., :1]).astype(number) for rows in (columns, target.values))
     for divisor in POWERS:
         price = linear.cost + 5 + constant_cost(divisor)
-        # the span of the column must be about that of the field times the divisor
+        # the column must span about as many values as the field does, times the divisor
         alike = (wide < 8 * divisor * (span + 1)) & (8 * (wide + divisor) > divisor * span)
         fits = np.flatnonzero(alike & (price < target.total))
-        # The largest c that each capture allows, relative to the first capture. A common c fits
-        # captures whose largest c differ by less than the divisor.
+        # ``high`` is the largest c that each capture allows, less that of the first capture. One c
+        # fits two captures if their largest c differ by less than the divisor.
         high = np.sort(divisor * steps - moved[fits], 1)
         shared, left, some = np.zeros(len(fits)), np.arange(len(fits)), high
         for share in CEIL_SHARES if n >= BUDGET.for_derived else CEIL_SHARES[2:]:
             apart = max(int(share * n), BUDGET.holds + 1) - 1
             close = (some[:, apart:] - some[:, : n - apart] < divisor).any(1)
-            # if no c fits a smaller share of the captures, none fits a larger share
+            # a column for which no c fits this share of the captures needs no larger share tried
             left, some = (
                 left[close],
                 some[close],
@@ -275,7 +277,8 @@ def _rounded_up(target: Target) -> Iterator[Group]:
         if not len(at):
             continue
         rows, own = columns[fits[at]], price[fits[at]]
-        # for each column, the longest run of sorted captures that one c fits
+        # Captures are sorted by ``high``. For each column, ``begin`` is where the longest run of
+        # captures begins that one c fits.
         ends = np.stack([np.searchsorted(row, row + divisor, "left") for row in high[at]])
         begin = (ends - np.arange(n)).argmax(1)[:, None]
         first = divisor * target.values[0] - rows[:, :1]
@@ -384,9 +387,8 @@ def _shares(target: Target) -> Iterator[Group]:
     """
     values, laws = target.raw, target.library.laws
     columns = laws.values[: BUDGET.share_columns].astype(np.int64)
-    whole = (columns == values).mean(
-        1
-    )  # the share of the captures on which x is not cut: the field is x itself
+    # the share of the captures on which the field is x itself, because x is not cut
+    whole = (columns == values).mean(1)
     bases = np.flatnonzero(
         (columns >= values).all(1) & (columns < 2**16).all(1) & (whole > 0.1) & (whole < 1)
     )
@@ -406,7 +408,7 @@ def _shares(target: Target) -> Iterator[Group]:
         cost = float(laws.cost[i]) + np.array(costs)
         seen: Counter[bytes] = Counter()
         good = []
-        # laws that agree on the same captures explain the same bits
+        # laws that are right on the same captures explain the same bits, so that a few of them do
         for number in np.flatnonzero(gain > cost.min()).tolist():
             key = agree[number].tobytes()
             seen[key] += 1
@@ -450,11 +452,11 @@ def _scaled(target: Target) -> Iterator[Group]:
         if len(informative) < max(BUDGET.scaled_rows, BUDGET.holds_share * target.n):
             continue
         rows = np.random.default_rng(3).permutation(informative)[:16]
-        # captures that rule out most columns are compared first
+        # captures with a large z come first, because they rule out most columns
         rows = rows[np.argsort(-z.values[rows], kind="stable")]
         divisors, by = np.array((1, *POWERS))[:, None], np.maximum(z.values, 1)
-        # for each chosen capture: the columns that fit it, as a range of its sorted values, for
-        # each divisor
+        # Each chosen capture has the columns, sorted by their values on it, and for each divisor
+        # the range of these columns that fit the capture.
         spans = []
         for row in rows.tolist():
             if row not in sorted_by:

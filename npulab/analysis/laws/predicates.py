@@ -23,9 +23,10 @@ from npulab.analysis.laws.prior import BUDGET, constant_cost, roundest
 
 STEPS = (2, 4, 8, 16)
 NONE = -1
-Priced = tuple[Expression, float]  # a condition and its cost in bits
-# conditions as (P, 3) indices of literals (NONE if there are fewer than three), and their costs
-# (P,)
+Priced = tuple[Expression, float]  # (a condition, its cost in bits)
+
+# P conditions: the numbers (P, 3) of the single conditions that ``and`` joins to each of them, NONE
+# in place of a missing one; and their costs (P,) in bits
 Group = tuple[Array, Array]
 
 
@@ -63,8 +64,9 @@ def threshold(column: Expression, low: int, high: int) -> Priced:
     """``column <= t``, with the roundest t between the captured values ``low`` and ``high``, and
     the cost of naming t.
     """
-    t = roundest(low, high)  # written as "<= t", or as "< t" if t is the upper captured value
-    # a power of two is usually an exclusive limit
+    # the limit t is exclusive ("< t") if it is the upper captured value, or a power of two, because
+    # engineers usually write such limits so; else it is inclusive ("<= t")
+    t = roundest(low, high)
     below = t == high or (low + 1 <= t and t.bit_count() == 1)
     return term("<" if below else "<=", column, t), constant_cost(t)
 
@@ -86,7 +88,8 @@ class _Literals:
         self.conditions: list[Expression] = []
         self.fields: set[str] = set()  # the fields that conditions read
         self._number: dict[Expression, int] = {}
-        self._masks: list[Array] = []  # masks of the newest conditions, not packed yet
+        # masks (N,) bool of the newest conditions, not yet in ``_packed``
+        self._masks: list[Array] = []
         self._packed = [np.zeros((0, -(-columns.n // 64)), np.uint64)]
 
     def number(self, condition: Expression) -> int:
@@ -223,7 +226,7 @@ def make_predicates(
     single = []
     categories = []
     natural = []
-    naming = math.log2(len(leaves) + 1) / 2  # bits that it takes to name a column
+    naming = math.log2(len(leaves) + 1) / 2  # naming a column costs this many bits
     for column in leaves:
         values = np.unique(columns[column]).tolist()
         if 2 <= len(values) <= BUDGET.categories:
@@ -333,7 +336,7 @@ def _merged(
             np.concatenate([base.all_costs, costs]),
         )
         masks, new = np.concatenate([base.all_masks, masks]), np.pad(new, (len(base.all_costs), 0))
-        # all other conditions of the base select the same captures as one of its first conditions
+        # only the conditions of the base with different masks can be the first with their mask
         new[base._first] = True
     order = np.argsort(costs, kind="stable")
     all_masks = masks[order]

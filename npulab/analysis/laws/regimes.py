@@ -21,8 +21,8 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.solved import Place, Rival, Solved, Steps
 from npulab.analysis.laws.state import Captures, State
 
-# a list of at most two steps that costs less than this share of the bits is not tried on held-out
-# captures
+# A list of one step is accepted without a trial on held-out captures; a list of two steps is, if it
+# costs less than this share of the bits that it explains.
 PLAIN = 0.25
 Found = tuple[tuple[float, Path], ...]
 
@@ -40,9 +40,11 @@ class Round:
     derived: tuple[str, ...] = ()
     deep: bool = False
     tried: dict[Any, Solved | None] = field(default_factory=dict)
-    # the newest pools, kept because a place is tried in several ways
+    # pools that were made last, stored because a place is tried in several ways
     pools: dict[Any, Pool] = field(default_factory=dict)
-    nearly: dict[Place, str] = field(default_factory=dict)  # the near law of an open place, as text
+
+    # a key is an open place, the value its near law as text
+    nearly: dict[Place, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -295,8 +297,8 @@ def _step_rivals(
     if not predicate:
         return
     cost, when = predicates.cost[predicate], predicates.condition(predicate)
-    # a capture with the same value from this step and from later steps does not show whether the
-    # condition must select it
+    # a capture that later steps would give the same value need not be selected by this step's
+    # condition
     rest, free = np.zeros(captures.n, bool), left.copy()
     for later, its_law in lists.found[0][1][number + 1 :]:
         rest |= free & predicates.masks[later] & laws.agree[laws.kept[its_law]]
@@ -310,8 +312,8 @@ def _step_rivals(
         condition = predicates.any_condition(other)
         if condition != when:
             yield Rival(max(0.0, float(predicates.all_costs[other] - cost)), number, when=condition)
-    # limits on other laws are rivals at the same cost however round they are, as a limit may lie
-    # anywhere between two captures
+    # A limit may lie anywhere between two captures. So a limit on another law costs only the
+    # difference of the two laws more, however round the limits are.
     limit = next(
         (limit for limit in lists.limits if when in (limit.condition, opposite(limit.condition))),
         None,

@@ -29,7 +29,7 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 from npulab.analysis.laws.solved import Rival, Solved, Steps
 
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
-UNBOUNDED = 2**20  # above every budget
+UNBOUNDED = 2**20  # stands for a budget without an upper bound; every budget is smaller
 
 
 def shorter(solved: Solved) -> Iterator[Steps]:
@@ -70,7 +70,7 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
     for number, (when, law) in enumerate(solved.steps):
         parts = literals(when)
         rest = solved.steps[number + 1 :]
-        # captures to which later steps give the same value
+        # later steps would give these captures the same value
         alike = np.zeros(columns.n, bool)
         if rest:
             alike = (
@@ -95,7 +95,8 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
                 ends.append(int(values[~up_to].min()) - 1)
             if inner and len(ends) == 2 and ends[1] - ends[0] > 1:
                 ends.insert(0, (ends[0] + ends[1]) // 2)
-            # an end of the gap is the last value below the threshold
+            # an end of the gap is stated as the last value below the threshold, so that "<" becomes
+            # "<=", and ">=" becomes ">"
             op = {"<": "<=", ">=": ">"}.get(literal.op, literal.op)
             for end in ends:
                 moved = term(op, column, end)
@@ -124,7 +125,8 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
                 end, step = int(raw[number].min()), -1
             else:
                 end, step = int(raw[number].max()), 1
-            # the limit may be at the end of the captured values or beyond it
+            # limits are tried at the end of the captured values, one beyond it, and a quarter and a
+            # half beyond it
             for limit in (end, end + step, end + step * end // 4, end + step * end // 2):
                 yield Rival(0.0, number, law=term(operator(law.op).other_end, law, limit))
     for op, end in (("max", int(values.min())), ("min", int(values.max()))):
@@ -287,14 +289,14 @@ def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Ar
         if leaf is None:
             lower, upper = np.full(len(here), low.max()), np.full(len(here), high.min())
         else:
-            # a budget that falls with its column rises with the column's negative
+            # a quotient falls while its column rises; with the sign changed, both rise
             sign = 1
             if budget.op == "//":
                 sign = -1
             along, at = sign * captured[leaf][rows], sign * asked[leaf][here]
             order = np.argsort(along, kind="stable")
-            # a rising budget is at least what captures with smaller columns need, and at most what
-            # captures with larger columns allow
+            # A budget that rises with its column is at least the least budget of each capture with
+            # a smaller column, and at most the greatest of each capture with a larger one.
             least = np.concatenate([[1], np.maximum.accumulate(low[order])])
             most = np.concatenate([np.minimum.accumulate(high[order][::-1])[::-1], [UNBOUNDED]])
             lower = least[np.searchsorted(along[order], at, "right")]
@@ -309,8 +311,8 @@ def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
     """The least and the greatest budget with which x is cut into parts of these sizes."""
     pieces = -(-x // np.maximum(values, 1))
     least = -(-x // np.maximum(pieces, 1))
-    # a budget of at least x / pieces gives so many pieces; with x / (pieces - 1) there would be one
-    # piece less
+    # with a budget of x / pieces or more, x is cut into at most this many pieces; with
+    # x / (pieces - 1) or more, into fewer
     return least, np.where(pieces > 1, -(-x // np.maximum(pieces - 1, 1)) - 1, UNBOUNDED)
 
 

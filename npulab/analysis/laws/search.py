@@ -86,7 +86,7 @@ def explain(state: State, first: Library, brief: bool = False) -> State:
         (False, False, False, True, True) if captures.n >= BUDGET.for_derived else (False, False)
     )
     for number, captured in enumerate(rounds[:1] if brief else rounds):
-        # fields that read open bits are searched only if few bits are open
+        # laws that read open bits are sought only if few bits are open
         if (
             not state.todo.any()
             or captures.n < BUDGET.for_regimes
@@ -94,7 +94,7 @@ def explain(state: State, first: Library, brief: bool = False) -> State:
         ):
             break
         before, derived = derived, derive(state, library, captured)
-        # the same columns would give the same result
+        # a round over the same columns as the round before would find the same laws
         if number and set(derived.names) == set(before.names):
             continue
         round_ = _round(state, derived, number > 0)
@@ -128,7 +128,7 @@ def _round(state: State, derived: Derived, deep: bool) -> Round:
         ),
     )
     leaves = [*map(parameter, names), *map(field, derived.names)]
-    # further conditions: a field has its usual value, or has another one
+    # further conditions: a field follows its usual law, or does not
     compared = []
     for name, law in derived.usually:
         compared += [(term("==", field(name), law), 8.0), (term("!=", field(name), law), 8.0)]
@@ -225,8 +225,8 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
         if solved.partial:
             values = np.where(solved.decide(columns) < 0, solved.raw(captures.words), values)
         columns.add(solved.name, values)
-        # Fields whose law gives more than their bits are not read. A driver that cuts a value to a
-        # narrow field computes other fields from the whole value.
+        # No law reads a field whose own law gives larger values than the field can hold: a driver
+        # that cuts a value to a narrow field computes other fields from the value before the cut.
         if (
             solved.width > 1
             and len(np.unique(values)) > 2
@@ -282,7 +282,8 @@ def regimes(state: State, round_: Round) -> State:
         if 2 <= place.width <= 24:
             state = attempt(state, round_, place, depth=1)
     tried = set()
-    # the bits that are open after the first group form other runs
+    # First the fields of ``places`` and the open runs are tried. The bits that are open afterwards
+    # form new runs, which are tried second.
     for group in ([*cut, *state.open_runs()], None):
         for place in group or state.open_runs():
             if place.width > 1 and place.name not in tried and state.is_open(place):

@@ -12,9 +12,11 @@ from npulab.analysis.laws.naming import Naming
 from npulab.analysis.laws.state import Watch
 from npulab.support.answers import attended
 
-WAIT = 1.0  # seconds before the first showing
-EVERY = 0.25  # seconds between two showings
-LATEST = 8  # the most fields that are shown, the latest first
+# Laws are first shown WAIT seconds after the start of a search, then every EVERY seconds.
+WAIT = 1.0
+EVERY = 0.25
+
+LATEST = 8  # at most this many fields are shown, the latest first
 
 
 def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None = None) -> str:

@@ -68,13 +68,12 @@ def explain_singly(
         if not sure:
             break
         for piece in sure:
-            # if fields read each other in a circle, the law of the last of them must read something
-            # else
+            # a law is not accepted if it reads a field that reads this field
             if not library.uses_of(state.circular(piece, derived)) & int(
                 library.laws.uses[piece.run.law]
             ):
                 state = state.accept(_solved(state, piece, library, matches))
-        # a law that was accepted may make the other pieces sure
+        # the laws just accepted may make other pieces sure, which the next turn of the loop tries
         pieces = [piece for piece in pieces if piece not in sure]
     return state
 
@@ -90,7 +89,8 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
     information = np.pad(captures.information.sum(0, dtype=float).cumsum(1), ((0, 0), (1, 0)))
     explained = information[word, lsb + width] - information[word, lsb]
     place_cost = PRIOR.place + np.where(shift, PRIOR.middle, 0)
-    keep = explained > place_cost  # a further piece of a known law costs little
+    # the cost of the law is not yet subtracted, because another run may pay for it
+    keep = explained > place_cost
     size = len(information), WORD_BITS, WORD_BITS + 1
     at = np.ravel_multi_index((word, lsb, width), size)
     if derived:
@@ -101,12 +101,14 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
         keep &= library.laws.uses[law] & np.array(circular, np.uint64)[of] == 0
     cheapest = np.full(np.prod(size), np.inf)
     np.minimum.at(cheapest, at[keep], costs[law[keep]])
-    # a law that is dearer by more than sharing saves is never the best of its place
+    # a law is never the best of its place if it costs more than the cheapest law and all that a law
+    # can save by giving bits of several words
     keep &= costs[law] <= cheapest[at] + PRIOR.shared + PRIOR.middle + 1
     gain = (explained - costs[law] - place_cost)[keep]
     found, word, law = found[keep], word[keep], law[keep]
     pairs, of = np.unique(law * len(information) + word, return_inverse=True)
-    best = np.zeros(len(pairs))  # the largest gain of each law in each word
+    # the largest gain of each pair of a law and a word
+    best = np.zeros(len(pairs))
     np.maximum.at(best, of, gain)
     elsewhere = np.bincount(pairs // len(information), best, len(costs))[law] - best[of]
     return found[np.lexsort([law, found[:, 1], word, -gain - np.minimum(elsewhere, PRIOR.shared)])]
@@ -119,15 +121,15 @@ def _cover(state: State, found: Array, library: Library) -> list[_Piece]:
     used = set()
     free, varies = (state.todo @ powers).tolist(), (state.captures.varies @ powers).tolist()
     chosen = []
-    again: dict[
-        tuple[int, int, int], Run
-    ] = {}  # for each place, the cheapest law that other bits follow already
+    # a key is a place (word, lowest bit, width), the value the run there of the cheapest law that
+    # an earlier run follows
+    again: dict[tuple[int, int, int], Run] = {}
     for numbers in found.tolist():
         word, lsb, width, law, _ = numbers
         span = free[word] & (2**width - 1) * 2**lsb
         if not span:
             continue
-        # of laws of about the same cost, take the one that another run has already
+        # if two laws cost about the same, the law that another run has already is taken
         other = None
         if law not in used:
             other = again.get((word, lsb, width))
@@ -168,13 +170,14 @@ def _solved(state: State, piece: _Piece, library: Library, matches: Matches) -> 
     """A run as a field with its law; other laws that give the same bits are its rivals."""
     run, costs, shift = piece.run, library.laws.cost, piece.run.shift + piece.lsb - piece.run.lsb
     cost = float(costs[run.law])
-    # the lowest bit varies
+    # laws that give all varying bits of the piece; ``starts`` are their bits at its lowest bit,
+    # which varies
     fits, starts = matches.giving(
         [position for position in piece.positions if state.captures.varies[position]]
     )
     extra = costs[fits] - cost + PRIOR.middle * ((starts > 0) - float(shift > 0))
-    # a parameter comes before a formula that gives the same bits, even if other words share the
-    # formula
+    # if a parameter gives the same bits as a formula and is cheaper, it is the law, even if other
+    # words have the formula as their law
     least = int(extra.argmin())
     plain = int(fits[least]), int(starts[least])
     if extra[least] < 0 and library.laws[plain[0]].op == PARAMETER:

@@ -11,8 +11,8 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import ALWAYS, FIELD, PARAMETER, Array, Columns, Expression
 
-# A decision list: (when, law) pairs, of which the first whose ``when`` holds decides. Captures on
-# which no ``when`` holds have no law.
+# A decision list: pairs of a condition and a law. The first pair whose condition holds on a capture
+# decides the capture; if no condition holds, the capture has no law.
 Steps = tuple[tuple[Expression, Expression], ...]
 
 
@@ -128,17 +128,18 @@ class Rival:
 @dataclass(frozen=True, eq=False)
 class Solved(Place):
     """A field with a decision list, which gives its bits on every capture that a step of the list
-    decides. ``cost`` of the list and ``explained``, the information in the bits, are in bits.
+    decides. ``cost`` of the list and ``explained``, the information in the field, are in bits.
+
+    ``support`` is the number of captures that each step decides. ``missed`` is a mask ``(N,) bool``
+    of the captures that lists made without them give wrongly; None for a field with one law.
     """
 
     steps: Steps
-    support: tuple[int, ...]  # the number of captures that each step decides
+    support: tuple[int, ...]
     cost: float
     explained: float
     rivals: tuple[Rival, ...] = ()
-    missed: Array | None = (
-        None  # a mask of the captures that are given wrongly by lists made without them
-    )
+    missed: Array | None = None
 
     @classmethod
     def always(

@@ -70,8 +70,8 @@ class State:
     def accept(self, solved: Solved, instead_of: Collection[Solved] = ()) -> State:
         """The state with one more field, and without the fields ``instead_of``."""
         reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
-        # a field that read these bits while they were open now reads, through the new field, what
-        # its law reads
+        # an earlier field may read the new field; it then also reads the fields that the law of the
+        # new field reads
         follows = self.follows
         if reads:
             follows = {}

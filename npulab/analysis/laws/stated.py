@@ -29,10 +29,10 @@ from npulab.registers.fields import WORD_BITS
 if TYPE_CHECKING:
     import pandas as pd
 
-ENOUGH = 8  # the fewest different captures after which a law that agrees is called found
+ENOUGH = 8  # a law that agrees with at least this many different captures is called found
 TYPE = re.compile(r"u(8|16|32)(?:\[([0-9]+)\])?")
 WORD_BYTES = WORD_BITS // 8
-SHOWN = 20  # the most names of captures in a row of the table
+SHOWN = 20  # a row of the table has the names of at most this many captures
 NO_NUMBER = -(2.0**62)
 COLUMNS = (
     "name",
@@ -167,7 +167,7 @@ class _Evidence:
     """
 
     names: tuple[str, ...]
-    words: Array  # (N, W), with zeros after a capture's own words
+    words: Array  # (N, W) uint32; a capture with fewer than W words has zeros after them
     lengths: Array
     columns: Mapping[Expression, tuple[Array, Array]]
     naming: Naming
@@ -195,7 +195,8 @@ class _Evidence:
         for leaf, (values, _) in columns.items():
             if len(values) != len(words):
                 raise ValueError(
-                    f"parameters: got {len(values)} rows of {leaf}, allowed are {len(words)}"
+                    f"parameters: got {len(values)} rows of {leaf}, allowed are {len(words)}, one "
+                    "for each capture"
                 )
         if registers is not None and len(registers) == words.shape[1]:
             columns |= {

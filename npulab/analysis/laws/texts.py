@@ -48,7 +48,8 @@ TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-# What is allowed at a place, as a refusal says it, and the kinds of tokens that are read there.
+# What may stand at a place, in the words of an error. READ has the kinds of tokens that are read
+# there.
 OPERAND, COLON, BRACKET, CALL = "a name, a number or a bracket", "':'", "')'", "',' or ')'"
 END, CASE_END, CASE = "the end", "';' or the end", "'when', 'else' or the end"
 SIGNS = {"sign", "minus", "double"}
@@ -76,17 +77,14 @@ PIECES = {
     "when": "",
     "double": "@ double",
 }
-ENDED = {
-    "number",
-    "name",
-    "checksum",
-    "close",
-    "double",
-    "otherwise",
-}  # an operand ends with these tokens
-ELSEWHERE = {False: REAL, True: BITS}  # operators that are not read outside, and inside, float32
+# an operand ends with a token of one of these kinds
+ENDED = {"number", "name", "checksum", "close", "double", "otherwise"}
+
+# The kind of operators that is refused outside ``float32(...)`` (False) and inside it (True).
+ELSEWHERE = {False: REAL, True: BITS}
+
 BASES = {"0x": 16}
-HOLES = ("x", "y")  # the operands in the texts of operators
+HOLES = ("x", "y")  # these names stand for the operands in the texts of operators
 
 
 class Token(NamedTuple):
@@ -125,7 +123,7 @@ class _Reader:
         self.text, self.index = text, index
         self.tokens = _tokens(text)
         self.has_cases = any(token.kind == "when" for token in self.tokens[:1])
-        self.allowed: list[str] = []  # what is allowed in place of each token
+        self.allowed: list[str] = []  # for each token, what may stand in its place
 
     def steps(self) -> Steps:
         match self.tree():

@@ -13,8 +13,11 @@ from npulab.analysis.laws.expressions import Array
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.solved import Place, runs_of
 
-LEAST = 256  # bits of captures below which nothing looks random
-MOST = 4.0  # standard deviations from chance that a random bit may have
+# Bits are called random only if their run has at least this many bits in all captures together.
+LEAST = 256
+
+# A random bit may be at most this many standard deviations from chance.
+MOST = 4.0
 
 
 def proposals(words: Array, columns: Mapping[str, Array], open_: Array) -> dict[Place, str]:
@@ -25,7 +28,7 @@ def proposals(words: Array, columns: Mapping[str, Array], open_: Array) -> dict[
     (W, 32) bool`` the bits without a law.
     """
     found = {}
-    # if captures are sorted by a parameter, a counter cannot be told from it
+    # if captures are sorted by a parameter, a counter cannot be told from a law of that parameter
     ordered = any((np.diff(column) >= 0).all() for column in columns.values())
     for word in np.flatnonzero(open_.any(1)).tolist():
         for place in runs_of(open_[word], word):
@@ -49,7 +52,7 @@ def _counted(values: Array, width: int, ordered: bool) -> str:
     if (steps == steps[0]).all() and (len(values) - 2) * width > 2 * PRIOR.selection:
         step = (int(steps[0]) + size // 2) % size - size // 2
         return f"grows by {step} from each capture to the next"
-    # the values are in one of this many possible orders
+    # the binary logarithm of the number of orders that the different values may have
     orders = math.lgamma(different + 1) / math.log(2)
     if not ordered and (np.diff(values) >= 0).all() and orders > width + PRIOR.selection:
         return "grows from capture to capture, in their order"
@@ -64,7 +67,7 @@ def _looks_random(values: Array, width: int, columns: Mapping[str, Array]) -> bo
     if width < BUDGET.wide_run or n * width < LEAST:
         return False
     signs = 2 * (values[:, None] >> np.arange(width) & 1) - 1
-    # how far from chance, in standard deviations
+    # the largest distance from chance found so far, in standard deviations
     far = np.abs(signs.mean(0)).max() * math.sqrt(n)
     every = [*columns.values()]
     for column in every:

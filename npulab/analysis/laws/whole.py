@@ -30,10 +30,16 @@ if TYPE_CHECKING:
 
     from npulab.analysis.laws.solved import Solved
 
-ROUNDS = 4  # the most searches, each on a sample with the counterexamples of the one before
-PAIRS = 50  # pairs of captures with equal parameters in the sample, which show bits without meaning
-AT_ONCE = 2**14  # captures that laws are compared with at once; each part of a law is a column
-MOST_MISTAKES = 1_000  # mistakes that a score lists
+# There are at most this many searches; each sample has the counterexamples of the search before.
+ROUNDS = 4
+
+# The sample has this many pairs of captures with equal parameters, which show bits without meaning.
+PAIRS = 50
+
+# Laws are compared with this many captures at once, because each part of a law is a column.
+AT_ONCE = 2**14
+
+MOST_MISTAKES = 1_000  # a score lists at most this many mistakes
 Told = Callable[[str], None]
 
 
@@ -210,7 +216,7 @@ def find_laws_on(
     for number in range(ROUNDS):
         laws = find_laws(seen, progress=progress, **options)
         if len(seen) == len(store):
-            # the search has proved its laws on all of them
+            # the sample was the whole store, so that no capture can disprove the laws
             return prove(laws, store)
         proof = prove(laws, store, progress)
         if proof.against is None or laws.stopped or number + 1 == ROUNDS:

@@ -19,9 +19,14 @@ from npulab.analysis.laws.constants.places import Rows
 # claim of a search is chance are at most 2**-CLAIM_BITS, because the costs are code lengths of all
 # choices.
 CLAIM_BITS = 11.0
-SHIFT_BITS = 7.0  # the same for a shift of a claimed multiplier
-COUNTED = 64  # captures that are compared to count the bytes that move
-Label = tuple[int, str, int]  # number of the formula, name of the encoding, bits after the point
+
+# The least bits of evidence that make a byte the shift of a claimed multiplier.
+SHIFT_BITS = 7.0
+
+COUNTED = 64  # this many captures are compared to count the bytes that move
+
+# (number of the formula, name of the encoding, number of bits after the point)
+Label = tuple[int, str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +84,7 @@ def claims_of(hits: Sequence[Hit], rows: Sequence[Rows], size: int) -> list[Clai
 
 def _tie(claim: Claim, hit: Hit, offset: int, order: int) -> None:
     """Add a fit to the claim of its place if it fits at least as many captures as the best fit."""
-    # a fit of a word inside this place, or around it, says less and is no rival
+    # a fit at another word that overlaps this place has less evidence, and is no tie
     same = (claim.offset, claim.order, claim.width) == (offset, order, hit.width)
     if same and hit.count >= claim.best.count:
         claim.labels[label_of(hit)].append(hit)
@@ -162,7 +167,8 @@ def _following(shifts: Array, data: Array, present: Array) -> Iterator[tuple[int
     if len(set(shifts.tolist())) < 2:
         return
     seen: dict[int, Array] = {}
-    # at least one of these captures is no noise, and gives the number that is added
+    # noise is allowed on fewer captures than this loop reads, so that one of them gives the number
+    # ``added``
     for first in range(allowed_misses(captures) + 1):
         added = (data[first].astype(int) - shifts[first]) % 256
         fits = ((shifts[:, None] + added) % 256 == data) & present

@@ -17,14 +17,19 @@ from numpy import ndarray as Array
 
 from npulab.support.text import plural
 
-MOST_PRODUCTS = 12_000  # most products; with more columns, products have fewer factors
-MOST_SUMS = 60_000  # most formulas with whole parameters
-# Columns whose names differ in the number at their end only, as of channels, if there are so many;
-# a formula has one number. Fewer may be inputs of one layer, which one formula may join.
+# At most this many products are tried; if there would be more, products have fewer factors.
+MOST_PRODUCTS = 12_000
+
+# At most this many formulas with whole-valued parameters are tried.
+MOST_SUMS = 60_000
+
+# At least this many columns whose names differ only in the number at the end are a family, such as
+# one column for each channel: a formula reads columns of one number only. Fewer such columns may be
+# the inputs of one layer, and one formula may read several of them.
 FAMILY = 5
 NUMBERED = re.compile(r"(.*?)_?(\d+)")
-# Bits that a formula costs by its kind, besides the choice among the formulas of the kind: a
-# product costs as many as it has factors. The odds of all kinds add up to less than 1.
+# The bits that it costs to say of which kind a formula is: a whole-valued column alone, or a sum.
+# For a product they are its number of factors. The odds of all kinds add up to less than 1.
 ALONE_BITS, SUM_BITS = 5.5, 6.0
 DOUBLE, SINGLE_GIVEN, SINGLE = "double", "float32 parameters", "float32 products"
 
@@ -209,8 +214,8 @@ def _exponents(columns: Columns, slots: Sequence[Mapping[int, int]], most: int) 
 def _slots(names: Sequence[str]) -> list[dict[int, int]]:
     """The slots of products: a product has at most one factor from each slot.
 
-    A slot is a single column, as ``{-1: its index}``, or the columns of a family, as their indices
-    by their number in the family.
+    A slot is a single column, as ``{-1: its index}``, or a family of columns: a key is a number at
+    the end of a name, the value the index of that column.
     """
     families: dict[str, dict[int, int]] = defaultdict(dict)
     for place, name in enumerate(names):
@@ -351,13 +356,13 @@ def values_of(formulas: Formulas, values: Array, way: str = DOUBLE) -> Array:
     given: Array = values.astype(kind)
     real = len(formulas.real)
     with np.errstate(all="ignore"):
-        # products first: a compiler that does not is among the orders of ``stepped``
+        # factors are multiplied before the division; ``stepped`` tries all other orders
         above = _multiplied(formulas.exponents[:, :real] > 0, given)
         below = _multiplied(formulas.exponents[:, :real] < 0, given)
         out = above / below
         wholes = _multiplied(formulas.exponents[:, real:] > 0, given[real:])
         out = out * wholes * formulas.sign[:, None].astype(kind)
-        # a whole column alone has no product, which must not count as 1
+        # the formula of a whole-valued column alone has no factor: its product counts as 0, not 1
         empty = ~formulas.exponents.any(1)
         out[empty] = 0
         added = formulas.plus >= 0

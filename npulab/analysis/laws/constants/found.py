@@ -34,9 +34,10 @@ from npulab.support.text import Row, part_said, plural
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_TIES = 6  # rivals that a text lists
-MOST_BESIDE = 2  # formulas in one ratio that a text lists
-MOST_SHOWN = 60  # constants that a text lists
+# A text lists at most this many ties of a constant, formulas ``beside`` it, and constants.
+MOST_TIES = 6
+MOST_BESIDE = 2
+MOST_SHOWN = 60
 TIMES = ("", "", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -70,7 +71,8 @@ class Meaning:
         if self.stored[0].encoding.name not in ("f32", "f16"):
             parts.append(" or ".join(roundings))
         ways = dict.fromkeys(self._way(one) for one in self.stored)
-        # a float64 result is the plainest way; other ways are named only if it does not fit
+        # computing in float64 is the plainest way; other ways are named only if float64 does not
+        # fit
         if self.stored[0].encoding.width == 4 and DOUBLE not in ways:
             parts.append(" or ".join(list(ways)[:MOST_TIES]))
         return ", ".join(parts)
@@ -92,9 +94,9 @@ class Constant:
 
     ``counter`` is the step of a counter over the captures that would give the same numbers; 0 if
     there is none. ``beside`` are formulas of other columns whose ratio to this formula is the same
-    on all captures, plainest first; they are sought only if the encoding has so few bits that the
-    number may be such a formula times a constant that is no column. ``wider`` are the bytes of
-    wider words that hold the same number, as the bytes above (bf16: below) are 0.
+    on all captures, plainest first: the number may be one of them times some constant. They are
+    sought only in encodings of few bits. ``wider`` are the widths in bytes of wider words that hold
+    the same number, because the bytes above it (bf16: below it) are 0.
     """
 
     meaning: Meaning
@@ -319,7 +321,7 @@ class Constants(Answer):
             for place in constant.places:
                 _write(data, place, constant, codes)
                 claimed[:, place : place + constant.width] = agreed[:, None]
-            # of several bytes that go with a shift, any may be the shift
+            # if several bytes agree with the shift, nothing says which one holds it
             if len(constant.shifts) == 1:
                 self._shift(constant, columns.values, data, claimed)
         return data, claimed
@@ -330,11 +332,12 @@ class Constants(Answer):
         """
         first = None
         agreed = np.ones(values.shape[1], bool)
-        # if a tie gives another byte for these parameters, the byte is open
+        # if a tie gives another code than the meaning for these parameters, the code is not claimed
         for meaning in (constant.meaning, *constant.ties):
             for stored in meaning.stored:
                 numbers = values_at(self.formulas, meaning.number, stored, values)
-                # a row for each capture: a value without a code leaves its whole row without codes
+                # each capture is a row of its own, because ``encode`` refuses a whole row if one of
+                # its values has no code
                 codes, coded = stored.encoding.encode(numbers.reshape(-1, 1), stored.fraction)
                 agreed &= coded
                 if first is None:

@@ -23,25 +23,30 @@ from npulab.analysis.laws.constants.formulas import (
 )
 from npulab.analysis.laws.constants.places import BIG, LEAST, LITTLE, WIDTHS, Rows, different, mixed
 
-# Lengths in bits of the largest code of a fixed-point number, by the bytes of its word. A code that
-# fits into fewer bytes is found there. Codes of fewer than 5 bits agree by chance with too many
-# formulas.
+# A key is the width in bytes of a fixed-point number, the value the lengths in bits that its
+# largest code may have. A shorter code is found in a narrower word. Codes of fewer than SHORTEST
+# bits agree by chance with too many formulas.
 LENGTHS = {1: range(5, 9), 2: range(9, 17), 4: range(17, 33)}
 SHORTEST = 5
-PROBED = 3  # captures whose codes make a key; 3 times 8 bits leave few pairs to look at closely
-MOST_KEYS = 6  # keys of a place
-FEWEST_BITS = 10.0  # a fit that says less is not kept
+
+# A place has at most MOST_KEYS keys, each made of its codes on PROBED captures. Codes of 8 bits on
+# 3 captures leave few pairs of place and formula to compare on all captures.
+PROBED = 3
+MOST_KEYS = 6
+
+FEWEST_BITS = 10.0  # a fit with less evidence, in bits, is dropped
 BITMAP = 2**20
-# What the choice of an encoding costs in bits; the odds of all of them add up to less than 1. Up to
-# 26 ways of float32 steps have STEPPED_BITS each, 8 of multipliers MANTISSA_BITS, 15 of whole
-# numbers WHOLE_BITS; each length and rounding of fixed-point numbers has FIXED_BITS by its bytes:
-# 12, 24 and 144 of them.
+
+# The bits that the choice of an encoding costs. STEPPED_BITS are for each of up to 26 orders of
+# float32 steps, MANTISSA_BITS for each of 8 encodings of multipliers, WHOLE_BITS for each of 15 of
+# whole numbers. A key of FIXED_BITS is a width in bytes: its bits are for each of the 12, 24 or 144
+# lengths and roundings of fixed-point numbers. The odds of all choices add up to less than 1.
 FLOAT_BITS = {"f32": 3.0, "f16": 5.0, "bf16": 4.0}
 STEPPED_BITS, MANTISSA_BITS, WHOLE_BITS = 9.0, 6.0, 8.0
 FIXED_BITS = {1: 7.0, 2: 8.0, 4: 10.0}
 ORDER_BITS = {LITTLE: 0.2, BIG: 3.0}
-# bits by which the start of a range is likelier than one of as many as there are: numbers are small
-# or near to 1 more often than not
+# Numbers in streams are more often small, or near to 1, than not. So this many bits are subtracted
+# from the evidence that the lowest code of a range gives.
 LIKELY_BITS = 3.0
 
 
@@ -139,7 +144,7 @@ def batches(formulas: Formulas, widths: set[int]) -> Iterator[Batch]:
     products, sums = np.flatnonzero(~formulas.sums), np.flatnonzero(formulas.sums)
     for way in _ways(formulas):
         of_way = values_of(formulas, values, way)
-        # 16 bits do not tell how a value was computed
+        # codes of 16 bits are too short to show in which way a value was computed
         told = widths
         if way != DOUBLE:
             told = widths & {4}
@@ -255,8 +260,8 @@ class _Lookup:
     """The rows of places of one width, by keys: a key is a number made of the codes of a few
     captures.
 
-    Each key has captures of its own, and there is one key more than captures that may be noise (at
-    most ``MOST_KEYS`` keys). So at least one key of a row is free of noise.
+    No two keys of a row share a capture. There is one key more than captures that may be noise, so
+    that at least one key is free of noise; but there are at most ``MOST_KEYS`` keys.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -270,7 +275,7 @@ class _Lookup:
             size = min(size, 2 * PROBED)
         self.groups = []
         for group in range(groups):
-            # captures far apart, as neighbours of a sweep are alike
+            # a key takes captures that are far apart, because neighbours in a sweep are alike
             self.groups.append(np.arange(group, captures, groups)[:size])
         self.keys = []
         for chosen in self.groups:

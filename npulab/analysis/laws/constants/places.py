@@ -12,7 +12,7 @@ from numpy import ndarray as Array
 
 WIDTHS = (1, 2, 4)
 LITTLE, BIG = 0, 1
-LEAST = 3  # the fewest different values of a place (2 if there are two captures)
+LEAST = 3  # a place has at least this many different values (2 if there are two captures)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ def rows_of(data: Array, present: Array, left_out: Array, width: int) -> Rows:
     for byte in range(width):
         there &= present.T[byte : byte + count]
         free &= ~left_out[byte : byte + count]
-    # most bytes of a stream do not move: words are made only where one does
+    # words are made only where a byte differs between captures, because most bytes do not
     moved = _moving(data, width, count) & free
     places = np.flatnonzero(moved)
     for way in orders:
@@ -113,7 +113,8 @@ def mixed(codes: Array) -> Array:
 
 
 def _unique(width: int, codes: Array, present: Array, offsets: Array, order: Array) -> Rows:
-    # bytes that a stream does not have are no codes: such rows are not equal to others
+    # a code that a stream does not have becomes 0xFFFFFFFF, so that its row equals no row that has
+    # the code
     keys = mixed(np.where(present, codes, np.uint32(0xFFFFFFFF)))
     _, first, row = np.unique(keys, return_index=True, return_inverse=True)
     ordered = np.lexsort([order, offsets, row])

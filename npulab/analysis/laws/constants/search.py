@@ -23,8 +23,11 @@ from npulab.support.refuse import need_whole, refuse_if
 from npulab.support.text import plural
 
 MOST_FACTORS = 4
-FEW_BITS = 16  # of a number that another constant may be near to
-FEWEST_COUNTED = 4  # captures; any three numbers are too near to a counter's
+# In an encoding of at most this many bits, a number may be another formula times some constant.
+FEW_BITS = 16
+
+# With fewer captures, no constant is suspected to be a counter.
+FEWEST_COUNTED = 4
 
 
 def find_constants(
@@ -91,7 +94,7 @@ def _check_rows(streams: int, columns: Columns) -> None:
     """Raise ValueError for a single stream, and if the table has not one row for each stream."""
     refuse_if(streams < 2, "streams", plural(streams, "stream"), "are at least 2 captures")
     rows = columns.values.shape[1]
-    # with another number of rows, nobody knows which row belongs to which stream
+    # a row belongs to the stream of the same number, so that there must be equally many
     each = f"is one for each of the {plural(streams, 'stream')}"
     refuse_if(rows != streams, "parameters", plural(rows, "row"), each)
 
@@ -110,7 +113,7 @@ def _searched(noise: Builds, formulas: Formulas, tell: Callable[[str], None]) ->
     found = [_constant(copies, formulas, data) for copies in together(claims)]
     base = data[0].tobytes()
     result = Constants(tuple(found), noise, formulas, base, moving, formulas.left_off)
-    # a shift lies outside the bytes of all constants
+    # shifts are sought last, because a shift lies outside the bytes of all constants
     return replace(result, constants=tuple(_with_ratios(_with_shifts(result), formulas)))
 
 
@@ -162,7 +165,8 @@ def _with_ratios(constants: Sequence[Constant], formulas: Formulas) -> Iterator[
         return
     chosen = formulas.only(products)
     values = values_of(chosen, formulas.columns.values)
-    # a column that did not move may be a factor of any formula: it tells nothing of the others
+    # a column with one value in all captures may be a factor of any formula, and makes no other
+    # formula of it
     moving = (formulas.columns.values != formulas.columns.values[:, :1]).any(1)
     plainest = np.argsort(chosen.cost, kind="stable")
     for constant in constants:
@@ -180,8 +184,8 @@ def _with_ratios(constants: Sequence[Constant], formulas: Formulas) -> Iterator[
 
 
 def _wider(meaning: Meaning, copies: Sequence[Claim], data: Array) -> tuple[int, ...]:
-    """The bytes of wider words that hold the same number at all copies, because the bytes above a
-    fixed-point number, or below a bfloat16, are 0.
+    """The widths in bytes of wider words that hold the same number at all copies, because the bytes
+    above a fixed-point number, or below a bfloat16, are 0.
     """
     width = copies[0].width
     encoding = meaning.stored[0].encoding
