@@ -50,8 +50,8 @@ def _parse_field(text: str) -> Field:
 
 
 SCHEMA = {name: tuple(map(_parse_field, fields.split())) for name, fields in TABLES.items()}
-# The word for a type of number in the names of methods of flatbuffers.Builder, by the letter of
-# struct for the type.
+# A key is the letter of ``struct`` for a type of number, the value the word for that type in the
+# names of the methods of flatbuffers.Builder.
 NUMBERS = {
     "b": "Int8",
     "B": "Uint8",
@@ -62,11 +62,13 @@ NUMBERS = {
     "f": "Float32",
 }
 KNOWN = OPERATORS | LISTED | TENSORS
-Fields = Mapping[str, Any]  # values of a table by field name
+Fields = Mapping[str, Any]  # a table of the file: a key is the name of a field
+
 MOST_AXES = 8  # a tensor with more axes is refused
-# Names by number, for each form. Each of circle's own operators has two numbers: the first circle
-# files stored the number as a byte without a sign. The newer, negative number comes last here,
-# because the last number of a name is the one that is written.
+
+# The names of operators and types by number, for each form. Each of circle's own operators has two
+# numbers, because the first circle files stored the number as an unsigned byte. The newer, negative
+# number comes last in the dictionary: of several numbers of a name the last one is written.
 OPERATOR_NAMES = {"tflite": dict(enumerate(NAMES)), "circle": dict(enumerate(NAMES))}
 TENSOR_TYPES = {"tflite": dict(enumerate(TYPES)), "circle": dict(enumerate(TYPES))}
 for _index, _circle in enumerate(CIRCLE_NAMES):
@@ -116,7 +118,7 @@ def _graph_values(form: str, graph: Graph, numbers: dict[tuple[str, int], int]) 
                 f"{tensor.name}: got type {tensor.dtype}, allowed in a .{form} is one of "
                 f"{', '.join(types)}"
             )
-        # tables.csv has the same names of fields as Tensor; members without a field are not written
+        # a table takes the members of ``Tensor`` by the names of its fields, and ignores the others
         stored: dict[str, Any] = {**vars(tensor), "type": types[tensor.dtype]}
         if tensor.scale:
             stored["quantization"] = vars(tensor)
@@ -179,7 +181,7 @@ def _pack_table(builder: Any, kind: str, values: Fields) -> int:
             builder.PrependUOffsetTRelativeSlot(slot, offsets[field.name], 0)
         elif field.name in values and field.kind in NUMBERS:
             write = getattr(builder, f"Prepend{NUMBERS[field.kind]}Slot")
-            # no default is given, because the builder leaves out a value that equals the default
+            # None is given in place of a default: a value that equals its default would be left out
             write(slot, values[field.name], None)
     return builder.EndObject()
 
@@ -251,7 +253,8 @@ def unpack(data: bytes) -> Graph:
     buffers = []
     for stored in model["buffers"]:
         content = stored["data"]
-        if stored["offset"] > 1:  # a file of more than 2 GB has the data after its tables
+        # in a file of more than 2 GB, the data of a buffer lies after the tables, at ``offset``
+        if stored["offset"] > 1:
             content = file.take(stored["offset"], stored["size"], "buffer")
         buffers.append(content)
     reader = _Reader(file, form, model["codes"], len(buffers))
@@ -315,18 +318,19 @@ class _Reader:
         inputs, outputs = stored["inputs"], stored["outputs"]
         _refuse_outside(f"{what}: inputs", inputs, -1, len(tensors))
         _refuse_outside(f"{what}: outputs", outputs, 0, len(tensors))
-        # a listing repeats the name of a tensor at each use: a broken file could use one very often
+        # a listing repeats the name of a tensor at each use, so that a broken file with very many
+        # uses of one tensor would make a listing that fills the memory
         for tensor in (*inputs, *outputs):
             if tensor >= 0:
                 self.file.spend(len(tensors[tensor].name), what)
         return Operator(name, inputs, outputs, self.options(what, name, stored), code["version"])
 
     def name(self, code: Fields) -> str:
-        """An operator's name, found by its number.
+        """The name of an operator, found by its number.
 
-        A newer and an older field state the number: the larger of the two counts, because the newer
-        field is 0 in old files. If one is negative, as circle's own numbers are, the smaller
-        counts."""
+        A newer and an older field state the number. If neither is negative, the larger one is the
+        number, because the newer field is 0 in old files. If one is negative, as the numbers of
+        circle's own operators are, the smaller one is the number."""
         number = min(code["code"], code["old_code"])
         if number >= 0:
             number = max(code["code"], code["old_code"])

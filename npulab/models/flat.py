@@ -16,9 +16,9 @@ import numpy as np
 from npulab.support.files import read_table
 from npulab.support.text import plural
 
-# The values of a file may take LEAST_MEMORY bytes of memory, plus MEMORY_PER_BYTE for each byte of
-# the file. A table takes about TABLE_MEMORY bytes, an element of a vector ELEMENT_MEMORY, with
-# their lines in a listing.
+# The values of a file may take LEAST_MEMORY bytes of memory, plus MEMORY_PER_BYTE bytes for each
+# byte of the file. A table takes about TABLE_MEMORY bytes, an element of a vector ELEMENT_MEMORY
+# bytes; both numbers include the lines that a listing has for them.
 LEAST_MEMORY, MEMORY_PER_BYTE, TABLE_MEMORY, ELEMENT_MEMORY = 2**25, 16, 400, 40
 
 
@@ -37,7 +37,8 @@ class Field(NamedTuple):
 
 
 NUMBERS = {*"bB?hHiIqQf", "3B"}
-# Values of fields that are not stored, by kind; any other kind has 0, any other vector ().
+# The value of a field that is not stored, by the kind of the field. A vector of a kind that is not
+# here has the value (), a field of any other kind the value 0.
 ABSENT = {"s": "", "[B]": b"", "3B": (0, 0, 0), "@": range(0)}
 Schema = Mapping[str, Sequence[Field]]
 
@@ -80,8 +81,8 @@ class Flat:
         return self.data[at : at + size]
 
     def spend(self, memory: int, what: str, at: int | None = None) -> None:
-        """Count ``memory`` more bytes as taken; raises ValueError if all that are counted are more
-        than a file of this size may take."""
+        """Count ``memory`` more bytes as taken. Raises ValueError if the bytes counted so far are
+        more than the values of a file of this size may take."""
         self.left -= memory
         if self.left < 0:
             where = ""

@@ -39,7 +39,7 @@ class Tensor:
         >>> Tensor("weights", (3, 5), "int4").memory
         8
         """
-        bits = BITS.get(self.dtype)  # of 32 elements
+        bits = BITS.get(self.dtype)  # the bits that 32 elements take
         if bits is None:
             bits = 32 * 8 * np.dtype(self.dtype).itemsize
         return -(-math.prod(self.shape) * bits // (32 * 8))

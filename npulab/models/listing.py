@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from npulab.models.graph import Graph, Operator
 
 LISTINGS = ("earlier", "later")
-MOST_SHOWN = 4  # most elements of a constant that the later form prints
+MOST_SHOWN = 4  # the later form prints constants of at most this many elements
 TAB = " " * 8
 WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D")
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
@@ -229,10 +229,12 @@ def _constant(graph: Graph, index: int) -> str:
         return ""
     tensor = graph.tensors[index]
     text = f"{'[' * len(tensor.shape)} ... {']' * len(tensor.shape)}"
-    if tensor.memory <= MOST_SHOWN * 16:  # 16 bytes are the widest element
+    # a larger constant has more elements than are shown, because no element has more than 16 bytes
+    if tensor.memory <= MOST_SHOWN * 16:
         try:
             values = graph.data(index)
-        except ValueError:  # the buffer does not fit the tensor, so that its values are not known
+        except ValueError:
+            # the values are not known if the buffer does not fit the tensor: too many are assumed
             values = np.zeros(MOST_SHOWN + 1)
         if values.size <= MOST_SHOWN:
             text = re.sub(r"\n\s*", " ", np.array2string(values, precision=3, separator=", "))

@@ -24,8 +24,8 @@ from npulab.support.late import pd
 from npulab.support.text import plural
 
 KINDS = ("input", "output", "intermediate", "state", "constant", "unused")
-# Samsung/ONE:runtime/onert/core/src/backend/basic/MemoryPlanner.cc: BumpPlanner, FirstFitPlanner,
-# WICPlanner
+# Source: the classes BumpPlanner, FirstFitPlanner and WICPlanner in
+# Samsung/ONE:runtime/onert/core/src/backend/basic/MemoryPlanner.cc.
 PLANNERS = ("bump", "first-fit", "wic")
 MATRICES = ("FULLY_CONNECTED", "CONV_2D")  # operators that multiply by a matrix of weights
 MOST_BYTES = 2**62
@@ -211,7 +211,7 @@ def model_memory(
     offsets = np.full(len(kinds), -1, np.int64)
     aligned = -(-sizes[moving] // align) * align
     offsets[moving] = place(aligned, first[moving], last[moving], planner)
-    # a set, because several tensors may share a buffer
+    # several tensors may share a buffer, whose bytes count once
     constants = {tensor.buffer for tensor in model.tensors}
     copies, spare = np.zeros(len(kinds), np.int64), 0
     if packed is not None:
@@ -251,7 +251,7 @@ def place(sizes: Array, first: Array, last: Array, planner: str = "wic") -> Arra
         return out
     if planner == "wic":
         order = order[np.argsort(-sizes[order], kind="stable")]
-    # the blocks that have a place already, sorted by their start
+    # the blocks that already have a place, sorted by their first byte
     starts, ends, firsts, lasts = placed = np.zeros((4, len(sizes)), np.int64)
     for count, number in enumerate(order[sizes[order] > 0].tolist()):
         size, low, high = int(sizes[number]), int(first[number]), int(last[number])
@@ -333,7 +333,7 @@ def _packed_copies(
     """Return (copies, spare): the bytes ``(tensors,) int64`` of the packed copy of each tensor, and
     the bytes of the constants that no operator takes once they are packed."""
     copies = np.zeros(len(model.tensors), np.int64)
-    done: set[int] = set()  # numbers of the buffers that were packed
+    done: set[int] = set()  # the numbers of the buffers that were packed so far
     taken = {model.tensors[number].buffer for number in model.outputs}
     for number, operator in enumerate(model.operators):
         inputs = [*operator.inputs]

@@ -38,7 +38,7 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import Row, known, plural, rows_of
 
-MOST_BYTES = 2**30  # most bytes of a model's file
+MOST_BYTES = 2**30  # a larger file is refused
 OPERATOR_COLUMNS = ("graph", "operator", "name", "input", "output", "constants")
 PARTS = ("operators", "tensors", "buffers")
 MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D", "ADD")
@@ -145,8 +145,8 @@ class Model(Graph):
         for tensor in taken:
             if tensor not in given:
                 raise ValueError(
-                    f"{self.tensors[tensor].name}: got a tensor that no layer gives, allowed is "
-                    "the model's input or an output of a layer"
+                    f"{self.tensors[tensor].name}: got a tensor that a layer takes and no layer "
+                    "gives, allowed is an input of the model or an output of a layer"
                 )
         missing = [self.tensors[tensor].name for tensor in ends if tensor not in made]
         if not layers:
@@ -174,7 +174,8 @@ class Model(Graph):
                 row |= layer.parameters
             rows.append(row)
         frame = pd.DataFrame(rows, dtype=object)
-        # a column without gaps gets the type of its values; a column with gaps stays objects
+        # a column that has a value in every row gets the type of its values; any other column has
+        # the type object
         complete = [name for name in frame if frame[name].notna().all()]
         return frame.astype({name: frame[name].infer_objects().dtype for name in complete})
 
@@ -220,7 +221,7 @@ class OperatorList(Answer):
     def parts(self) -> list[Part]:
         rows, columns = self.records(), [*OPERATOR_COLUMNS]
         if not self.model.others:
-            columns = columns[1:]  # without the graph
+            columns = columns[1:]  # the first column, the number of the graph, is left out
         total = 0
         for row in rows:
             size = row["constants"]
@@ -263,7 +264,7 @@ def _find(graph: Graph) -> tuple[list[Found], dict[int, str]]:
         makers |= dict.fromkeys(operator.outputs, number)
         for tensor in operator.inputs:
             users.setdefault(tensor, []).append(number)
-    # a tensor that several operators take is no inner tensor of one layer
+    # only a tensor that one operator takes can lie inside a layer of several operators
     lone = {tensor: numbers[0] for tensor, numbers in users.items() if len(numbers) == 1}
     for number, operator in enumerate(graph.operators):
         if number in taken or operator.name not in MAIN:
@@ -271,8 +272,8 @@ def _find(graph: Graph) -> tuple[list[Found], dict[int, str]]:
         part = _LayerParts(graph, makers, lone, number)
         try:
             layers.append(part.read())
-            # only a layer that could be read takes operators, so that the operators next to a
-            # refused layer are reported
+            # operators become part of the layer only if the layer could be read; else each of them
+            # is reported as part of no layer
             taken |= part.taken
         except ValueError as error:
             problems[number] = f"operator {number}, {operator.name}: {error}"
@@ -373,7 +374,8 @@ class _LayerParts:
     def fully_connected(self, output: int) -> tuple[Layer, list[int]]:
         if self.options["weights_format"] or self.options["asymmetric_quantize_inputs"]:
             raise ValueError(
-                f"options: got {self.options}, allowed are plain weights and symmetric inputs"
+                f"options: got {self.options}, allowed are weights_format 0 and "
+                "asymmetric_quantize_inputs False"
             )
         source = self.narrow(_at(self.main.inputs, 0))
         common = self.common(source, output)
@@ -430,8 +432,8 @@ class _LayerParts:
         _at(operator.inputs, 0), _at(operator.outputs, 0)
         if operator.name == "BITWISE_XOR":
             mask = self.graph.data(_at(operator.inputs, 1)).tobytes()
-            # an xor that does not invert every bit is no complement: it does not reverse the order
-            # of values
+            # an exclusive or reverses the order of values, as a complement does, only if it inverts
+            # every bit
             if mask.strip(b"\xff"):
                 return None
         self.taken.add(number)
@@ -494,8 +496,7 @@ class _LayerParts:
             bits["weight_bits"] = int(dtype.lstrip("uint"))
         if weights.dtype == np.uint8 and self.labelled(q):
             weights = weights.view(np.int8)
-        # a hybrid depthwise layer with one scale is stored with that scale repeated for each
-        # channel
+        # files state a scale per channel for hybrid depthwise layers: equal scales are read as one
         if bias.dtype == np.float32 and self.main.name == "DEPTHWISE_CONV_2D":
             scales = set(np.ravel(q.scale).tolist())
             if len(scales) == 1:
@@ -506,9 +507,9 @@ class _LayerParts:
         """True if the file states uint8 for weights that are in fact int8, as files of older
         converters do.
 
-        These are weights of a layer with float32 input: of a fully connected layer, or of a
-        CONV_2D with one scale. LiteRT reads both as int8. If the uint8 weights of a CONV_2D have
-        several scales, it uses only the first scale.
+        Such weights belong to a layer with float32 input: a fully connected layer, or a CONV_2D
+        whose weights have one scale. LiteRT reads the weights of both as int8. It would use only
+        the first scale if the uint8 weights of a CONV_2D had several.
         """
         if self.graph.tensors[_at(self.main.inputs, 0)].dtype != "float32":
             return False
@@ -528,8 +529,8 @@ class _LayerParts:
         least = lowest(self.graph.tensors[x].dtype)
         if name == "PADV2" and self.graph.data(_at(made.inputs, 2)).ravel().tolist() != [least]:
             raise ValueError(
-                f"{name}: got a border with another value, allowed is {least}, which never wins a "
-                "maximum"
+                f"{name}: got a border of another value than {least}, allowed is {least}, the "
+                "lowest value of the type, which never is the maximum of a window"
             )
         if sides.shape != (4, 2) or np.any(sides < 0) or np.any(sides[[0, 3]]):
             raise ValueError(
@@ -545,10 +546,11 @@ class _LayerParts:
         padding includes ``border``, which another operator adds."""
         shape, stride = self.shape(source), (self.options["stride_h"], self.options["stride_w"])
         padding: Any = numbered(PADDINGS, self.options["padding"])
-        # without these the border is left out, because the layer itself refuses such a shape
+        # The border is added only if padding, stride and shapes are valid; else the layer that is
+        # made from them refuses them.
         shaped = padding in PADDINGS and min(stride) > 0 and len(shape) == 3 and len(kernel) == 2
         if shaped and np.any(border):
-            # the file's padding counts from the image that has the border already
+            # the padding of the file is computed for the image with the border
             padded = (np.array(shape[:2]) + border.sum(axis=1)).tolist()
             border = border + np.array(pads(padding, tuple(padded), kernel, stride, dilation))
             padding = tuple(map(tuple, border.tolist()))

@@ -30,8 +30,8 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-# The names that a grid may have (and those of BOTH), each with the value that it has in every point
-# if the grid leaves it out.
+# A key is a name that a grid may have; the names of BOTH are allowed too. If the grid leaves the
+# name out, every point has the value that stands here.
 DEFAULTS: dict[str, Any] = {
     "op": "conv2d",
     "input_h": 8,
@@ -65,10 +65,10 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "per_channel": (False, True),
     "weight_bits": (2, 4, 8),
 }
-# type of the weights by type of the input, if the two differ
+# a key is a type of input with another type of weights, the value the type of the weights
 WEIGHTS = {"int16": "int8", "float32": "int8"}
 PARAMETERS = "parameters.csv"
-MOST_BYTES = 2**30  # most bytes of a file of a sweep: an output, or the table of parameters
+MOST_BYTES = 2**30  # a larger output, or a larger table of parameters, is refused
 Make = Callable[[Mapping[str, Any], np.random.Generator], Layer]
 
 
@@ -300,7 +300,7 @@ def _compared(folder: Path, where: Path, row: Mapping[str, str]) -> tuple[Any, .
     dtype = np.dtype(layer.dtype).newbyteorder("<")
     got = np.frombuffer(read_bounded(path, MOST_BYTES), dtype).reshape(layer.output_shape)
     expected = np.frombuffer(raw, dtype).reshape(layer.output_shape)
-    # a NaN is equal to no number, not even to itself
+    # a NaN equals nothing, not even a NaN; here two NaNs count as equal
     both_nan = (got != got) & (expected != expected)
     wrong = np.argwhere((got != expected) & ~both_nan)
     if len(wrong):
@@ -327,7 +327,7 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
     if op == "add":
         if dtype not in QUANTIZED:
             return Add(shape, activation, dtype=dtype)
-        # the range of each input alone is a large part of the range of the output
+        # each input spans 40 % to 90 % of the output's range, so that sums fill the range
         scale = one_scale(output_q)
         input_q = QuantParams(scale * random.uniform(0.4, 0.9), _zero(dtype, random))
         other_q = QuantParams(scale * random.uniform(0.4, 0.9), _zero(dtype, random))
@@ -379,7 +379,8 @@ def _random_weights(point: Mapping[str, Any], random: np.random.Generator) -> Ar
         sizes = 1, *kernel, outputs
     weights = _random_codes(dtype, sizes, random)
     if dtype == "int8":
-        # int8 weights of TensorFlow Lite end at -127; its hybrid kernels compute wrongly with -128
+        # the lowest int8 weight of TensorFlow Lite is -127: its hybrid kernels give wrong outputs
+        # for -128
         weights = np.maximum(weights, -127)
     if point["weight_bits"] < 8:
         weights = weights // 2 ** (8 - point["weight_bits"])
@@ -409,8 +410,8 @@ def _random_constants(
         zero = int(random.integers(100, 156))
     input_scale = random.uniform(0.01, 0.1)
     input_q = QuantParams(input_scale, _zero(dtype, random))
-    # Sums of products have about this standard deviation; scaled to a fifth of the output range, it
-    # lets a few outputs saturate.
+    # ``deviation`` is about the standard deviation of the sums of products. It is scaled to a fifth
+    # of the output range, so that a few outputs saturate.
     spread = _deviation(dtype, input_q.zero_point) * _deviation(weights_type, zero)
     deviation = spread / 2 ** (8 - point["weight_bits"]) * terms**0.5
     bias = random.integers(-int(deviation) - 1, int(deviation) + 2, outputs)
@@ -473,7 +474,8 @@ def _output_q(dtype: str, activation: str | None, random: np.random.Generator) -
     scale = spans.get(activation or "", 10.0) * random.uniform(0.9, 1.1) / _codes(dtype)
     zero = _zero(dtype, random)
     if dtype == "int16":
-        scale *= 2  # int16 has the zero point 0, so outputs of one sign use only half of the range
+        # int16 has the zero point 0, so that outputs after a relu use only half of the range
+        scale *= 2
     elif activation in ("relu", "relu6"):
         zero = int(np.iinfo(dtype).min) + int(random.integers(0, 12))
     return QuantParams(scale, zero)

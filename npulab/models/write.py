@@ -29,10 +29,12 @@ from npulab.quant.layers import (
 from npulab.quant.rules import QUANTIZED, QuantParams
 from npulab.support.refuse import refuse_if
 
-STARTS = {-1: "input", -2: "other"}  # names of the graph's inputs, by their numbers in ``sources``
+STARTS = {-1: "input", -2: "other"}  # a key is the number of a graph's input, the value its name
 MODELLED = (Conv2D, FullyConnected, Pool2D, Add, Operation)
-MOST_LEADING = 3  # most axes before the channels in the input of a fully connected layer
-# options of a maximum pooling with a window of one element, which only applies an activation
+# The input of a fully connected layer has at most this many axes before the channels.
+MOST_LEADING = 3
+
+# The options of a maximum pooling with a window of one element, which only applies an activation.
 ONE_ELEMENT = {"padding": 1, "stride_w": 1, "stride_h": 1, "kernel_w": 1, "kernel_h": 1}
 
 
@@ -85,7 +87,8 @@ def write_model(network: Network | Sequence[Layer], batch: int = 1, form: str = 
 
 
 def lowest(dtype: str) -> float:
-    """The lowest value of a type, which never wins a maximum; minus infinity for real numbers."""
+    """The lowest value of a type, which padding has before a maximum pooling; minus infinity for
+    real numbers."""
     if dtype in QUANTIZED:
         return float(np.iinfo(dtype).min)
     return -np.inf
@@ -177,7 +180,7 @@ class _Draft:
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         self.operators: list[Operator] = []
-        # TensorFlow Lite's schema keeps buffer 0 empty: a tensor without a constant names it
+        # in TensorFlow Lite's format buffer 0 is empty, and belongs to tensors without a constant
         self.buffers = [b""]
         self.prefix = ""
 
@@ -235,7 +238,7 @@ def _quantization(name: str, q: QuantParams | None) -> dict[str, Any]:
         return {}
     scales = np.atleast_1d(np.asarray(q.scale, np.float32))
     if np.any((scales == 0) | (scales == np.inf)):
-        raise ValueError(f"{name}: got scale {q.scale}, allowed is what float32 holds")
+        raise ValueError(f"{name}: got scale {q.scale}, allowed are scales above 0 within float32")
     return {"scale": tuple(scales.tolist()), "zero_point": (q.zero_point,) * len(scales)}
 
 
@@ -290,8 +293,8 @@ def _pool(
     y = draft.step(POOLS[layer.kind], [x], {**options, "activation": 0}, **gives)
     y = _complement(draft, y)
     if layer.activation:
-        # between the complements the activation would act on complements: a maximum of one element
-        # applies it after them
+        # The activation of the pooling would act on complements. So it is applied after the second
+        # complement, by a maximum pooling with a window of one element.
         return draft.step("MAX_POOL_2D", [y], {**ONE_ELEMENT, **activation})
     return y
 
@@ -383,7 +386,8 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
         weights = draft.step("DEQUANTIZE", [halves], buffer=0, dtype="float32")
         halves = draft.constant("bias", layer.bias)
         return [weights, draft.step("DEQUANTIZE", [halves], buffer=0, dtype="float32")]
-    # LiteRT silently reads weights of one type as the other, and takes any zero point of them for 0
+    # LiteRT silently reads int8 weights as uint8 in a uint8 layer, and the reverse, and ignores the
+    # zero point of int8 weights
     refuse_if(
         layer.weights.dtype != layer.dtype and layer.dtype in ("int8", "uint8"),
         "weights",
@@ -443,7 +447,7 @@ def _border(draft: _Draft, layer: Conv2D | Pool2D, x: int) -> int:
     if layer.op == "average_pool":
         raise ValueError(
             f'padding: got {layer.padding}, allowed in a .tflite for average pooling is "same" or '
-            '"valid": the border that an operator adds would count'
+            '"valid": a border that another operator adds would count in the averages'
         )
     like = draft.tensors[x]
     sides = ((0, 0), *layer.pads, (0, 0))

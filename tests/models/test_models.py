@@ -372,11 +372,11 @@ def test_listing_ends_with_counts_and_memory() -> None:
         ),
         (
             small(output_q=QuantParams(1e-60)),
-            "output_q: got scale 1e-60, allowed is what float32 holds",
+            "output_q: got scale 1e-60, allowed are scales above 0 within float32",
         ),
         (
             Pool2D("average", (2, 2), (4, 4, 1), padding=((1, 1), (0, 0))),
-            'padding: got ((1, 1), (0, 0)), allowed in a .tflite for average pooling is "same" or "valid": the border that an operator adds would count',
+            'padding: got ((1, 1), (0, 0)), allowed in a .tflite for average pooling is "same" or "valid": a border that another operator adds would count in the averages',
         ),
     ],
 )
