@@ -529,8 +529,8 @@ class _LayerParts:
         least = lowest(self.graph.tensors[x].dtype)
         if name == "PADV2" and self.graph.data(_at(made.inputs, 2)).ravel().tolist() != [least]:
             raise ValueError(
-                f"{name}: got a border of another value than {least}, allowed is {least}, the "
-                "lowest value of the type, which never is the maximum of a window"
+                f"{name}: got a border of another value, allowed is {least}, the lowest value of "
+                "the type, which is not the maximum of any window"
             )
         if sides.shape != (4, 2) or np.any(sides < 0) or np.any(sides[[0, 3]]):
             raise ValueError(

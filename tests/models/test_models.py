@@ -716,7 +716,7 @@ def test_sweep_is_written_for_a_board(tmp_path: Path) -> None:
     assert point == {"kernel": 5, "input": 4, "padding": "valid", "dtype": "int8"}
     assert (
         reason
-        == "input_shape: got (4, 4, 4), too small for a kernel of (5, 5) with padding valid; allowed is at least 5 x 5 (H x W)"
+        == "input_shape: got (4, 4, 4), too small for a kernel of (5, 5) with padding valid; allowed H x W is at least 5 x 5"
     )
     rows = list(csv.DictReader((tmp_path / "sweep" / "parameters.csv").read_text().splitlines()))
     assert [(row["model"], row["kernel_h"], row["dtype"], row["rule"]) for row in rows] == [

@@ -301,7 +301,7 @@ def check_size(layer: Any) -> None:
         ]
         raise ValueError(
             f"input_shape: got {layer.input_shape}, too small for a kernel of {layer.kernel} with "
-            f"padding {layer.padding}; allowed is at least {least[0]} x {least[1]} (H x W)"
+            f"padding {layer.padding}; allowed H x W is at least {least[0]} x {least[1]}"
         )
     if math.prod(layer.output_shape) > MOST_OUTPUTS:
         raise ValueError(

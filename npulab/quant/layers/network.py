@@ -50,8 +50,8 @@ class Network:
         store(self, outputs=self._checked_outputs() or (len(layers) - 1,))
         if layers and not all(0 <= number < len(layers) for number in self.outputs):
             raise ValueError(
-                f"network: got outputs {self.outputs}, allowed are numbers of its {len(layers)} "
-                "layers"
+                f"network: got outputs {self.outputs}, allowed are numbers of layers, at least 0 "
+                f"and below {len(layers)}"
             )
         if not layers or len(self.inputs) != len(layers):
             raise ValueError(
