@@ -57,7 +57,7 @@ def read_onnx(path: str | os.PathLike[str]) -> tuple[OnnxLayer, ...]:
         except broken:
             allowed = "is a model in the encoding of protobuf"
             raise ValueError(f"model: got {len(data)} bytes, allowed {allowed}") from None
-        refuse_if(not graph.node, "graph", "no operators", "is one or more")
+        refuse_if(not graph.node, "graph", "no operators", "is one operator or more")
         return _layers(graph, onnx.numpy_helper.to_array)
 
 
@@ -108,7 +108,7 @@ def _constants(
             try:
                 value = to_array(tensor)
             except (TypeError, KeyError, AttributeError) as error:
-                allowed = "is one that numpy has"
+                allowed = "allowed is a type that numpy has"
                 raise ValueError(
                     f"{where}: got a constant of type {tensor.data_type} ({error}), {allowed}"
                 ) from None
@@ -159,7 +159,12 @@ def _parameters(
     for axis, name in enumerate(AXES):
         room = shape[2 + axis] + pads[axis] + pads[2 + axis]
         reach = dilations[axis] * (kernel[axis] - 1) + 1
-        refuse_if(reach > room, where, f"a kernel of {reach}", f"are at most {room} with padding")
+        refuse_if(
+            reach > room,
+            where,
+            f"a kernel that reaches over {reach}",
+            f"is at most {room}, the padded input",
+        )
         parameters[f"output_{name}"] = (room - reach) // strides[axis] + 1
     return parameters
 

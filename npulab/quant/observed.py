@@ -146,7 +146,7 @@ class Observed:
         if self.real or self.stage.op not in OPS:
             raise ValueError(
                 f"rules: got the engine {name} without a layer that has {', '.join(QUANTIZED)} "
-                "outputs, allowed are rules"
+                "outputs, allowed without such a layer are rules"
             )
         scales = "tensor"
         if np.ndim(self.scales[1]):

@@ -69,9 +69,9 @@ def _tell_short(by: Rule, multiplier: Any, right_shift: Any) -> None:
             continue
         whole, right = by.of_ratio(np.asarray(plain))
         warnings.warn(
-            f"multiplier: got {number} with right_shift {shift}: if these are Q{abs(shift)}, "
-            f"{number} / 2**{abs(shift)} = {plain:.6g}, {by.name} reads Q31 and scales by "
-            f"{float(by.real(number, shift)):.6g}; as Q31 it is {whole} with right_shift {right}",
+            f"multiplier: got {number} with right_shift {shift}, which {by.name} reads as Q31, a "
+            f"ratio of {float(by.real(number, shift)):.6g}; if {number} / 2**{abs(shift)} = "
+            f"{plain:.6g} is meant, give {whole} with right_shift {right}",
             stacklevel=3,
         )
         return

@@ -78,7 +78,7 @@ class QuantParams:
         several = tuple(np.asarray(self.zero_points, object).ravel().tolist())
         if several:
             need_all("zero_points", several, (int, np.integer), "are whole numbers")
-            refuse_if(whole, "zero_point", f"{whole} beside zero_points", "is one kind of both")
+            refuse_if(whole, "zero_point", f"{whole} beside zero_points", "is one of the two")
         if len({*several}) == 1:
             whole = int(several[0])
             several = ()

@@ -62,8 +62,8 @@ def test_a_multiplier_of_16_bits_for_a_rule_of_31() -> None:
         assert requantize(5523, "gemmlowp", 966, -16, 0, -1000, 1000) == 163
     (warning,) = told
     assert str(warning.message) == (
-        "multiplier: got 966 with right_shift -16: if these are Q16, 966 / 2**16 = 0.01474, "
-        "gemmlowp reads Q31 and scales by 0.02948; as Q31 it is 2025848832 with right_shift 6"
+        "multiplier: got 966 with right_shift -16, which gemmlowp reads as Q31, a ratio of 0.02948; "
+        "if 966 / 2**16 = 0.01474 is meant, give 2025848832 with right_shift 6"
     )
     assert warning.filename == __file__
     with warnings.catch_warnings():
@@ -73,7 +73,7 @@ def test_a_multiplier_of_16_bits_for_a_rule_of_31() -> None:
         # rules whose multipliers have other widths, and one that scales everything to 0
         requantize(5523, "vivante-v7:half-even", 2**15, 16, 0, -1000, 1000)
         requantize(5523, "gemmlowp", 0, 0, 0, -1000, 1000)
-    with pytest.warns(UserWarning, match="got 7 with right_shift 3: if these are Q3"):
+    with pytest.warns(UserWarning, match="got 7 with right_shift 3, which"):
         requantize(np.zeros((1, 2), int), "single-half-up", [2**30, 7], [0, 3], 0, -8, 7)
 
 

@@ -114,7 +114,7 @@ def layer_of(**changed: Any) -> FullyConnected:
     [
         (
             lambda: QuantParams(1.0, 3, (4, 5)),
-            "zero_point: got 3 beside zero_points, allowed is one kind of both",
+            "zero_point: got 3 beside zero_points, allowed is one of the two",
         ),
         (lambda: QuantParams(1.0, zero_points=(4, 5.5)), "zero_points: got float 5.5"),
         (lambda: QuantParams(1.0, zero_points=(4, None)), "zero_points: got None"),

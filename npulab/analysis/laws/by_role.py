@@ -145,7 +145,7 @@ class LawsOfRoles(Answer):
 
     @property
     def looked_at(self) -> str:
-        """How many roles and jobs of how many were searched, as text; "" if all roles were."""
+        """A text that says how many of all roles and jobs were searched; "" if all roles were."""
         rows = self._rows()
         roles = [row for row in rows if row["role"] != PRESENCE]
         if len(roles) == len(self.known):

@@ -82,9 +82,9 @@ class Names:
 
 @dataclass(frozen=True)
 class Group:
-    """Names of a formula that take columns of the same kinds, of which only one order counts.
-    ``steps`` has for each two successive names 1 if their columns must differ, 0 if they may be the
-    same.
+    """Names of a formula that take columns of the same kinds. Exchanging two of these columns gives
+    the same law, so that they are taken in rising order only. ``steps`` has a number for each two
+    successive names: 1 if their columns must differ, 0 if they may be the same.
     """
 
     names: tuple[str, ...]

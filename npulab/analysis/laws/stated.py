@@ -53,8 +53,8 @@ class Stated:
     """A named law for recorded numbers; ``laws`` has one law, or one for each index.
 
     A law of cases says nothing of a capture in which none of its cases holds. ``places`` are
-    alternative names of the recorded numbers: of each capture the first place is used whose names
-    it has.
+    alternative lists of names of the recorded numbers: a capture is read by the first list whose
+    names it has.
     """
 
     name: str

@@ -196,7 +196,8 @@ class _Reader:
             case ast.BinOp(left=first) | ast.Compare(comparators=[first, *_]):
                 sign = first.end_lineno or 0
                 self.refuse(sign, self.allowed[sign])
-        return self.read(node.elts[0], real)  # a bracket
+        # the tree has a list of one element for a bracket
+        return self.read(node.elts[0], real)
 
     def leaf(self, place: int) -> Expression:
         kind, text, _ = self.tokens[place]

@@ -158,8 +158,8 @@ def _matrix_excess(rows: Array, weights: Array, saturation: Saturation) -> Array
     """Return the true minus the saturated sums ``(M, N)`` int64 of rows ``(M, K)`` times weights
     ``(K, N)``.
 
-    The products of a group are computed only if its sum could pass a bound with the largest and the
-    smallest codes in its columns of ``rows``.
+    A group is a few neighbouring columns of ``rows``. Its products are computed only if its sum
+    could pass a bound, given the largest and the smallest code in each of these columns.
     """
     group = saturation.group
     low, high = saturation.bounds

@@ -64,7 +64,12 @@ def read_columns(parameters: Any, known: Columns | None = None) -> Columns:
         )
     if known is not None:
         missing = [name for name in known.names if name not in values]
-        refuse_if(missing, "parameters", f"no column {', '.join(missing)}", "are all of them")
+        refuse_if(
+            missing,
+            "parameters",
+            f"no column {', '.join(missing)}",
+            "are all columns that formulas may read",
+        )
         return Columns(known.real, known.whole, _stacked(values, known.names, len(frame)))
     refuse_if(
         not real,
