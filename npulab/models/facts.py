@@ -14,7 +14,7 @@ from npulab.support.files import read_table
 
 # A key is a form of file, the value its identifier (bytes 4 to 7 of the file) and its version.
 FORMS = {"tflite": (b"TFL3", 3), "circle": (b"CIR0", 0)}
-ALIGNMENT = 16  # the data of a buffer begins at a multiple of this many bytes
+ALIGNMENT = 16  # the data of a buffer begins at a multiple of ALIGNMENT bytes
 HERE = Path(__file__).parent
 
 
@@ -56,7 +56,7 @@ for _row in _OPERATORS:
         _type, _, _revision = _text.partition(":")
         REVISIONS.setdefault(_row["name"], {})[_type.replace("-", " ")] = int(_revision)
 
-CUSTOM = "CUSTOM"  # stands for any operator that the format does not define and the file names
+CUSTOM = "CUSTOM"  # the name of every operator that only the file names, not the format
 
 # The older field for an operator's number is a byte. If the number is larger than GREATER, the
 # field holds GREATER, and a newer field holds the number.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from npulab.models.graph import Graph, Operator
 
 LISTINGS = ("earlier", "later")
-MOST_SHOWN = 4  # the later form prints constants of at most this many elements
+MOST_SHOWN = 4  # the later form prints constants of at most MOST_SHOWN elements
 TAB = " " * 8
 WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D")
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")

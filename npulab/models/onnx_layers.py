@@ -20,7 +20,7 @@ from npulab.support.refuse import refuse_if, refusing
 
 PURPOSE = "reading .onnx files"
 MOST_BYTES = 2**28
-MOST_SIZE = 2**20  # a tensor has at most this many rows, columns or channels, or rows of padding
+MOST_SIZE = 2**20  # a tensor has at most MOST_SIZE rows, columns or channels, or rows of padding
 CONVOLUTION = "Conv"
 ACTIVATIONS = ("Relu", "Clip")  # an operator of these after a convolution counts as its ReLU
 AXES, SIDES = ("h", "w"), ("top", "left", "bottom", "right")

@@ -31,7 +31,7 @@ from npulab.support.refuse import refuse_if
 
 STARTS = {-1: "input", -2: "other"}  # a key is the number of a graph's input, the value its name
 MODELLED = (Conv2D, FullyConnected, Pool2D, Add, Operation)
-# The input of a fully connected layer has at most this many axes before the channels.
+# The input of a fully connected layer has at most MOST_LEADING axes before the channels.
 MOST_LEADING = 3
 
 # The options of a maximum pooling with a window of one element, which only applies an activation.

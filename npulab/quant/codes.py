@@ -12,7 +12,7 @@ from npulab.quant.requantize import within
 from npulab.quant.rules import RULES, Rule, ratio_of_scales, rule
 from npulab.support.late import pd
 
-TYPE = "uint8"  # if no rules are given, all rules with outputs of this type are compared
+TYPE = "uint8"  # if no rules are given, all rules with uint8 outputs are compared
 Scales = float | tuple[float, float, float]
 
 

@@ -201,7 +201,7 @@ def rules_of_type(dtype: str) -> list[Rule]:
     rules = of_type(RULES.values(), dtype)
     if dtype != "int16":
         return rules
-    # sums of int16 codes have more than 32 bits, and rules of float arithmetic are given 48
+    # sums of int16 codes have more than 32 bits, so that rules of float arithmetic take 48 bits
     widened: list[Rule] = []
     for by in rules:
         if isinstance(by, Float):

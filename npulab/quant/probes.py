@@ -36,8 +36,8 @@ from npulab.support.refuse import refuse_if
 # scale that is not a power of two, order "S" gives another ratio.
 INPUT_SCALE = 0.5
 OUTPUT_SCALE = float(np.float32(0.0871))
-# An odd zero point that is added before the rounding sends ties the other way; int16 has no zero
-# point.
+# An odd zero point sends ties to another neighbour if it is added before the rounding than if it is
+# added after, which tells such rules apart. int16 has the zero point 0.
 ZERO_POINTS = {"int8": 3, "uint8": 131, "int16": 0}
 # Candidates are made at the ratios of scales 2**-n for each n of ``TIES``, because ties exist at
 # powers of two; at ``DRAWN`` random ratios; and at ``DRAWN`` ratios just above the smallest. There
@@ -45,7 +45,7 @@ ZERO_POINTS = {"int8": 3, "uint8": 131, "int16": 0}
 TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)
 DRAWN = 12
 CODES = 60
-WIDTH = 16  # the search for the fewest probes continues at most this many sets of probes
+WIDTH = 16  # the search for the fewest probes continues at most WIDTH sets of probes
 
 Layer = Conv2D | FullyConnected
 

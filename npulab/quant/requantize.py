@@ -22,7 +22,7 @@ MAGIC_BYTES = np.float32(1.5 * 2**15)
 # The multipliers of most rules have Q31 fraction bits. A multiplier of at most SHORT bits is
 # suspected to be stated for another rule.
 Q31, SHORT = 31, 16
-BUNCH = 16_384  # a rule recomputes at most this many elements at once
+BUNCH = 16_384  # a rule recomputes at most BUNCH elements at once
 NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
 
 

@@ -18,9 +18,9 @@ from npulab.support.answers import Answer, Part, Table
 from npulab.support.refuse import need_all, refuse_if
 from npulab.support.text import Row, plural
 
-GRAIN = 16  # allocators move blocks by multiples of this many bytes
+GRAIN = 16  # allocators move blocks by multiples of GRAIN bytes
 
-MOST_PLACES = 8  # a text lists at most this many places of addresses
+MOST_PLACES = 8  # a text lists at most MOST_PLACES places of addresses
 WORD = 4
 
 

@@ -26,10 +26,10 @@ from npulab.analysis.laws.state import State
 if TYPE_CHECKING:
     import pandas as pd
 
-# At most this share of the captures is set apart. With 3 % of 200 captures, the search lost rare
-# regimes in three of thirteen sweeps.
+# At most a share of MOST_APART of the captures is set apart. With 3 % of 200 captures, the search
+# lost rare regimes in three of thirteen sweeps.
 MOST_APART = 0.02
-# A capture is set apart only if it breaks this many laws. This is assumed, not measured: captures
+# A capture is set apart only if it breaks LEAST_LAWS laws. This is assumed, not measured: captures
 # that break a single law may be of a kind for which the law is another one.
 LEAST_LAWS = 2
 

@@ -29,9 +29,9 @@ from npulab.analysis.laws.rivals import Twins, shorter
 from npulab.analysis.laws.solved import Place, Solved, Steps, covered, names_in
 from npulab.registers.fields import WORD_BITS
 
-# The captured numbers of a parameter are a list if there are, on average, this many layers for each
-# number. Measured on laws of seven kinds, with eight numbers in 64 to 100 layers: of the claims on
-# other numbers 5 % were wrong; no such claim is made now.
+# The captured numbers of a parameter are a list if there are, on average, LAYERS_A_NUMBER layers
+# for each number. Measured on laws of seven kinds, with eight numbers in 64 to 100 layers: of the
+# claims on other numbers 5 % were wrong; no such claim is made now.
 LAYERS_A_NUMBER = 6
 
 

@@ -60,7 +60,7 @@ from npulab.support.text import part_said
 
 if TYPE_CHECKING:
     import pandas as pd
-PREDICTED = 4096  # a worker predicts at most this many layers at once
+PREDICTED = 4096  # a worker predicts at most PREDICTED layers at once
 
 # (word, bit, reason, detail, the number of the probe, a row of ``Laws._probes``, whose capture
 # would show which law is right)

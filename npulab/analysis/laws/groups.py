@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # drivers round numbers.
 TIMES = (2, 4, 8, 16, 32)
 
-MOST_LISTED = 4  # a text names at most this many numbers, or parameters
+MOST_LISTED = 4  # a text names at most MOST_LISTED numbers, or parameters
 
 
 @dataclass(frozen=True)

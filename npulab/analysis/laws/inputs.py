@@ -25,7 +25,7 @@ from npulab.support.text import plural
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGEST = 2**53  # whole numbers up to this one are exact as float64
+LARGEST = 2**53  # whole numbers up to LARGEST are exact as float64
 
 FIELD_NAME = FIELD  # matches the names that bits get by their place, such as w3_0_7
 GivenLaws = Mapping[str, Callable[..., Any]]

@@ -34,14 +34,15 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 from npulab.analysis.laws.texts import parse_law
 from npulab.support.files import read_table
 
-# A row of the grammar makes a column only if the row's condition holds on this share of captures.
+# A row of the grammar makes a column only if the row's condition holds on at least a share of
+# USUALLY of the captures.
 USUALLY = 0.5
 
-EXACT = 2.0**62  # values below this one are exact in int64
+EXACT = 2.0**62  # values below EXACT are computed exactly in int64
 LAWS, FACTORS, REALS = "laws", "factors", "reals"
 FAMILIES = ("linear", "products", "tiles", "areas")  # columns of these stages are no laws
 
-# A column that is a parameter, a field or a user's law has this number in place of a shape.
+# A column that is a parameter, a field or a user's law has the number LEAF in place of a shape.
 LEAF = -1
 
 # A column of the library. ``shape`` is the number of its shape; ``of`` are the columns that the
@@ -485,7 +486,7 @@ class _Growth:
     # -- a stage
 
     def grow(self, stage: str, shapes: Sequence[int]) -> None:
-        """Make the columns of a stage, of the shapes with some numbers, by rising cost."""
+        """Make the columns of a stage by rising cost; ``shapes`` are the numbers of its shapes."""
         block, family = self._candidates(shapes), LAWS
         if stage in FAMILIES:
             block, family = block[self._peaks(block) < EXACT], stage
@@ -641,7 +642,7 @@ class _Growth:
     def library(self, most: int) -> Library:
         formulas = Formulas(tuple(self.leaves), self.table)
         laws = self._family(LAWS, formulas, most)
-        # a law costs at least the bits that it takes to name one of the laws up to it
+        # the n-th law costs at least the bits that it takes to name one of n laws
         naming = np.log2(np.arange(len(laws)) + 1) + 1
         laws = replace(laws, cost=np.maximum(laws.cost, naming).astype(np.float32))
         leaves = []

@@ -13,7 +13,7 @@ from npulab.analysis.laws.predicates import Predicates
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 
 BLOCK = BUDGET.list_block
-# A table of laws is made in pieces of at most this many uint64 numbers, which fit a cache. A number
+# A table of laws is made in pieces of at most TABLE uint64 numbers, which fit a cache. A number
 # holds 64 laws.
 TABLE = 2**13
 Path = tuple[tuple[int, int], ...]  # a pair for each step: numbers of the condition and of the law

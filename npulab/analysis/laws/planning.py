@@ -21,16 +21,16 @@ from npulab.analysis.laws.solved import Solved
 if TYPE_CHECKING:
     import pandas as pd
 
-# A single alternative of this mass prevents a claim.
+# A single alternative of the mass UNCLAIMED prevents a claim.
 UNCLAIMED = 1 / CLAIM - 1
 
-# Each chosen layer that settles a doubt multiplies the weight of the doubt by this factor.
+# Each chosen layer that settles a doubt multiplies the weight of the doubt by SETTLED.
 SETTLED = 0.2
 
-# A layer counts for this much if it has a number outside the captured groups.
+# A layer counts for UNLIKE if it has a number outside the captured groups.
 UNLIKE = 1.0
 
-# A feature of a layer (a value, a pair of values, or a bit of a number) counts for this much if no
+# A feature of a layer (a value, a pair of values, or a bit of a number) counts for NOVELTY if no
 # capture has it, and for less the more captures have it.
 NOVELTY = 0.02
 Ranges = Mapping[str, Any]

@@ -21,7 +21,8 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 BUDGETS = (4, 8, 16, 32, 64, 128)
-# a constant is sought that fits at least this share of the captures, for each of these shares
+# For each share in CEIL_SHARES, or in SUM_SHARES, a constant is sought that fits at least that
+# share of the captures.
 CEIL_SHARES = (0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
 SUM_SHARES = (0.5, 0.22, 0.1)
 UNBOUNDED = 2**40

@@ -16,54 +16,75 @@ from functools import cache
 class Prior:
     """Costs and margins, in bits; ``nearly``, ``missing`` and ``cut`` are shares."""
 
-    # The cost of a name in a law: of a parameter, of another field, of a user's law.
+    # A name in a law costs ``parameter``, ``field`` (another field) or ``given`` (a user's law).
     parameter: float = 4.0
     field: float = 5.0
     given: float = 4.0
 
-    # The cost of saying where a law lies.
-    place: float = 5.0  # The place of a run of bits in the words costs this much.
-    middle: float = 4.0  # This is added if the run does not start at the law's bit 0.
-    boundary: float = 4.0  # Each further field in a word costs this much.
-    law_again: float = 3.0  # Naming a law that another run of bits already has costs this much.
-    shared: float = 8.0  # A law that gives bits of several words is at most this much cheaper.
+    # Stating the place of a run of bits in the words costs ``place``.
+    place: float = 5.0
+    # If the run does not start at bit 0 of its law, stating its place costs ``middle`` more.
+    middle: float = 4.0
+    # Each further field in a word costs ``boundary``.
+    boundary: float = 4.0
+    # Naming a law that another run of bits already has costs ``law_again``.
+    law_again: float = 3.0
+    # A law that gives bits of several words is cheaper by at most ``shared``.
+    shared: float = 8.0
 
-    # The cost of decision lists.
-    step: float = 1.0  # Each step costs this much, besides its condition and law.
-    # A field whose list costs more than this is solved again after more fields have laws.
+    # Each step of a decision list costs ``step``, besides its condition and law.
+    step: float = 1.0
+    # A field whose list costs more than ``long_list`` is solved again later, when more fields have
+    # laws.
     long_list: float = 35.0
-    step_again: float = 2.0  # Naming a law that an earlier step of the list has costs this much.
-    parity: float = 30.0  # The exclusive or of two or three bits of parameters costs this much.
+    # Naming a law that an earlier step of the list has costs ``step_again``.
+    step_again: float = 2.0
+    # A law that is the exclusive or of two or three bits of parameters costs ``parity``.
+    parity: float = 30.0
 
-    # The bits that an explanation must save, besides its cost.
-    boundary_gain: float = 8.0  # A field that ``boundaries`` proposes must save this much.
-    field_gain: float = 10.0  # A decision list must save this much.
-    bit_gain: float = 20.0  # A law of a single bit must save this much.
-    piece_gain: float = 8.0  # One more run of bits of a known law must save this much.
-    derived_gain: float = 25.0  # A field with less information gets no law over other fields.
-    simpler: float = 5.0  # A list that replaces another list must be cheaper by this much.
-    nearly: float = 0.2  # A near law is wrong on at most this share of the captures.
+    # A field that ``boundaries`` proposes must save ``boundary_gain`` bits.
+    boundary_gain: float = 8.0
+    # A decision list must save ``field_gain`` bits, besides its cost.
+    field_gain: float = 10.0
+    # A law of a single bit must save ``bit_gain`` bits, besides its cost.
+    bit_gain: float = 20.0
+    # One more run of bits of a known law must save ``piece_gain`` bits, besides its cost.
+    piece_gain: float = 8.0
+    # A field with less information than ``derived_gain`` bits gets no law over other fields.
+    derived_gain: float = 25.0
+    # A list that replaces another list must be cheaper by ``simpler`` bits.
+    simpler: float = 5.0
+    # A near law is wrong on at most a share of ``nearly`` of the captures.
+    nearly: float = 0.2
 
     # A condition may have been selected because a law is right by chance on its captures. It is
     # trusted if the odds of that are at most 2**-(cost of the condition + selection).
     selection: float = 20.0
-    likely: float = 3.0  # A rival is shown if it costs at most this much more: 1/8 of the mass.
-    recorded: float = 10.0  # A rival is stored if it costs at most this much more: 2**-10.
+    # A rival is shown if it costs at most ``likely`` bits more than its law: then it has at least
+    # 1/8 of the law's mass.
+    likely: float = 3.0
+    # A rival is stored if it costs at most ``recorded`` bits more than its law.
+    recorded: float = 10.0
 
-    # Modes depend on each other if, were they independent, more than this share of the layers
-    # would have a combination of modes that was never captured.
+    # Modes depend on each other if, were they independent, more than a share of ``missing`` of the
+    # layers would have a combination of modes that was never captured.
     missing: float = 0.2
-    group: float = 6.0  # A group with some single exceptions must save this much.
+    # A group of numbers with some single exceptions must save ``group`` bits.
+    group: float = 6.0
 
-    # A field may continue above or below itself if its law gives the bits there on at least this
-    # share of the captures.
+    # A field may be part of a larger one if its law gives the bits next to the field on at least a
+    # share of ``cut`` of the captures.
     cut: float = 0.7
 
-    # Laws, or parts of laws, that cost less than these limits count as simple.
-    summed: float = 14.0  # A cheaper product may be an operand of a sum.
-    simple: float = 10.0  # A cheaper law is always in the pool of a field.
-    plain: float = 9.0  # A cheaper law may be the law of a single bit.
-    round_limit: float = 8.0  # A constant that costs no more may be a limit of an engineer.
+    # A product that costs less than ``summed`` may be an operand of a sum.
+    summed: float = 14.0
+    # A law that costs less than ``simple`` is always in the pool of a field.
+    simple: float = 10.0
+    # A law that costs less than ``plain`` may be the law of a single bit.
+    plain: float = 9.0
+    # A constant that costs at most ``round_limit`` is round enough to be a limit that an engineer
+    # chose.
+    round_limit: float = 8.0
 
 
 @dataclass(frozen=True)
@@ -75,97 +96,140 @@ class Budget:
     searched: int = 400
     large: int = 1_000
     searched_of_large: int = 256
-    proofs: int = 3  # At most this many searches, each with captures that disproved the last one.
-    added: int = 40  # At most this many captures are added for a disproved field.
-    for_regimes: int = 12  # With fewer captures there are no decision lists.
-    # Fewer captures cannot pay for laws over other fields, or for laws of four columns.
+    # There are at most ``proofs`` searches, each with the captures that disproved the one before.
+    proofs: int = 3
+    # At most ``added`` captures are added to the search for a field that they disprove.
+    added: int = 40
+    # With fewer captures than ``for_regimes``, no decision lists are sought.
+    for_regimes: int = 12
+    # With fewer captures than ``for_derived``, laws over other fields and laws of four columns are
+    # not sought, because they would cost more than they save.
     for_derived: int = 80
-    for_tests: int = 150  # Fewer captures do not show that a parameter is irrelevant.
-    key_sample: int = 64  # Columns are first compared on this many captures.
+    # Fewer captures than ``for_tests`` do not show that a parameter is irrelevant.
+    for_tests: int = 150
+    # Columns are first compared on ``key_sample`` captures.
+    key_sample: int = 64
     boundary_sample: int = 48
-    in_step: int = 2  # A step of a list decides at least this many captures.
-    # A part of a law is proved if this many layers contradict the law without the part.
+    # A step of a list decides at least ``in_step`` captures.
+    in_step: int = 2
+    # A part of a law is proved if ``part_for_claim`` layers contradict the law without the part.
     part_for_claim: int = 4
-    # If a list leaves some captures without a law, each of its steps decides at least this many.
+    # If a list leaves some captures without a law, each of its steps must decide at least
+    # ``step_for_part`` captures.
     step_for_part: int = 20
-    folds: int = 4  # Captures are divided into this many parts, held out in turn.
+    # Captures are divided into ``folds`` parts, which are held out in turn.
+    folds: int = 4
 
-    # The library.
-    categories: int = 6  # A column of at most this many values is a category.
-    small: int = 16  # A kernel, a stride or a padding is at most this large.
+    # A column of at most ``categories`` values is a category.
+    categories: int = 6
+    # Numbers up to ``small`` may be a kernel, a stride or a padding.
+    small: int = 16
     laws: int = 110_000
-    # with 60,000, ceil((w * x * y * z) / 16) was cut off where a user had stated a law
+    # The first library has at most ``first_laws`` laws. With 60,000, ceil((w * x * y * z) / 16) was
+    # cut off where a user had stated a law
     first_laws: int = 66_000
-    library_values: int = 40_000_000  # All laws together have at most this many values: 160 MB.
-    slice: int = 2_500  # This many candidates are computed at once, by rising cost.
-    pairs: int = 16_000  # At most this many laws of two columns are made.
-    grown_pairs: int = 3_000  # At most this many of them are joined with a constant.
-    third_column: int = 500  # At most this many of them are joined with a third column.
+    # All laws together have at most ``library_values`` values: 160 MB.
+    library_values: int = 40_000_000
+    # At most ``slice`` candidates for laws are computed at once, by rising cost.
+    slice: int = 2_500
+    # At most ``pairs`` laws of two columns are made.
+    pairs: int = 16_000
+    # At most ``grown_pairs`` laws of two columns are joined with a constant.
+    grown_pairs: int = 3_000
+    # At most ``third_column`` laws of two columns are joined with a third column.
+    third_column: int = 500
     areas: int = 12_000
-    same_column: int = 12  # A law has at most this many rivals with equal values in the library.
+    # A law has at most ``same_column`` rivals that have its values on all captures.
+    same_column: int = 12
 
-    # Single laws.
     match_block: int = 8_192
 
-    # Boundaries.
     boundary_laws: int = 25_000
     boundary_likely: int = 4_000
     hole: int = 2
 
-    # The pool of laws for one field.
-    narrow: tuple[int, ...] = (12_000, 25_000, 50_000)  # laws tried for fields of 1, 2, 3 bits
-    # A law must be right on ``holds`` captures and on ``holds_share`` of all captures.
+    # For fields of 1, 2 and 3 bits, only the cheapest laws are tried: as many as ``narrow`` says.
+    narrow: tuple[int, ...] = (12_000, 25_000, 50_000)
+    # A law for a step of a list must be right on at least ``holds`` captures, and on at least a
+    # share of ``holds_share`` of all captures.
     holds: int = 3
     holds_share: float = 0.02
     library_part: int = 12_000
     pool: int = 8_000
-    pools: int = 40  # At most this many pools are stored, in case their place is solved again.
-    patterns: int = 1_200  # Lists are made of laws that agree in at most this many different ways.
+    # The pools of at most ``pools`` fields are stored, in case a field is solved again.
+    pools: int = 40
+    # Lists are made of laws that agree in at most ``patterns`` different ways.
+    patterns: int = 1_200
     cheap_patterns: int = 150
     constants: int = 24
-    held: int = 3  # At most this many constants are tried as the limit of a law.
-    bases: int = 3_000  # One constant is solved for each of at most this many columns.
-    solved: int = 60  # ``ceil((x + c) / d)`` is solved for at most this many columns.
-    wide: int = 5  # A field of fewer bits gets no law with several solved constants.
-    address: int = 10  # A field of fewer bits gets no sum of products.
+    # At most ``held`` constants are tried as the limit of a law.
+    held: int = 3
+    # One constant is solved for each of at most ``bases`` columns.
+    bases: int = 3_000
+    # ``ceil((x + c) / d)`` is solved for at most ``solved`` columns.
+    solved: int = 60
+    # A field of fewer bits than ``wide`` gets no law with several solved constants.
+    wide: int = 5
+    # A field of fewer bits than ``address`` gets no law that is a sum of products.
+    address: int = 10
     share_columns: int = 4_000
     share_bases: int = 6
     share_limit: int = 64
-    share_alike: int = 6  # At most this many ``share(x, c)`` that are right on the same captures.
+    # At most ``share_alike`` laws ``share(x, c)`` may be right on the same captures.
+    share_alike: int = 6
     scaled_columns: int = 4_000
     scaled_rows: int = 8
     scaled_near: int = 6_000
 
-    # Conditions and decision lists.
     conditions: int = 16_000
-    depth: int = 6  # A list has at most this many steps.
-    beam: int = 3  # At most this many lists are continued in each round.
-    fan: int = 8  # A list is continued in at most this many ways.
+    # A list has at most ``depth`` steps.
+    depth: int = 6
+    # At most ``beam`` lists are continued in each round.
+    beam: int = 3
+    # A list is continued in at most ``fan`` ways.
+    fan: int = 8
     list_block: int = 512
-    halves: int = 500  # At most this many conditions are tried as the last one of a list.
+    # At most ``halves`` conditions are tried as the last one of a list.
+    halves: int = 500
     usual_laws: int = 4_000
-    limit_laws: int = 40_000  # Limits are tried on at most this many laws.
-    limits: int = 30  # At most this many limits are tried per value of a field and direction.
-    open_for_derived: int = 48  # With more open bits, no law may read fields without a law.
-    sure_width: int = 4  # A run of this many bits is trusted wherever it lies.
-    beside: int = 2  # At most this many open bits next to a field are tried as part of it.
+    # Limits are tried on at most ``limit_laws`` laws.
+    limit_laws: int = 40_000
+    # At most ``limits`` limits are tried per value of a field and direction.
+    limits: int = 30
+    # With more open bits than ``open_for_derived``, no law may read open bits.
+    open_for_derived: int = 48
+    # A law for at least ``sure_width`` adjacent bits is trusted even if bits next to them have no
+    # law.
+    sure_width: int = 4
+    # At most ``beside`` open bits next to a field are tried as part of it.
+    beside: int = 2
     parity_columns: int = 250
 
-    # Laws between words.
-    lanes: int = 256  # At most this many fields of one width are tried as checksums.
-    lane_sample: int = 256  # Checksums are first compared on this many bits, as 8 captures of 32.
-    lane_runs: int = 64  # At most this many runs of words are checked for each field.
-    wide_run: int = 8  # An address or a random number has at least this many adjacent open bits.
-    wide_words: int = 12  # At most this many words are compared with each other as addresses.
+    # At most ``lanes`` fields of one width are tried as checksums.
+    lanes: int = 256
+    # Checksums are first compared on ``lane_sample`` bits of captures: 8 captures for a checksum of
+    # 32 bits.
+    lane_sample: int = 256
+    # At most ``lane_runs`` runs of words are tried for each field that may be their checksum.
+    lane_runs: int = 64
+    # An address or a random number has at least ``wide_run`` adjacent open bits.
+    wide_run: int = 8
+    # At most ``wide_words`` words are compared with each other to find addresses.
+    wide_words: int = 12
 
-    # Rivals and plans.
-    rivals: int = 200  # A step, or a law, has at most this many rivals.
+    # A step, or a law, has at most ``rivals`` rivals.
+    rivals: int = 200
     twins: int = 4
-    at_end: int = 4  # A limit is tried if this many captures have the field's end value.
-    pool_for_capture: int = 40  # This many candidate layers are made for each planned capture.
+    # A limit is tried if at least ``at_end`` captures have the lowest, or the highest, value of the
+    # field.
+    at_end: int = 4
+    # For each planned capture, ``pool_for_capture`` candidate layers are made.
+    pool_for_capture: int = 40
     pool_least: int = 400
-    tries: int = 60  # After this many draws without success the constraints are called impossible.
-    kinds: int = 64  # If modes have at most this many combinations, each is worth a capture.
+    # If none of the layers of ``tries`` draws meets the constraints, the constraints are refused.
+    tries: int = 60
+    # If all modes together have at most ``kinds`` combinations, each is worth a capture.
+    kinds: int = 64
 
 
 PRIOR, BUDGET = Prior(), Budget()

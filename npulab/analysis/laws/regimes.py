@@ -22,7 +22,7 @@ from npulab.analysis.laws.solved import Place, Rival, Solved, Steps
 from npulab.analysis.laws.state import Captures, State
 
 # A list of one step is accepted without a trial on held-out captures; a list of two steps is, if it
-# costs less than this share of the bits that it explains.
+# costs less than a share of PLAIN of the bits that it explains.
 PLAIN = 0.25
 Found = tuple[tuple[float, Path], ...]
 

@@ -293,7 +293,7 @@ def regimes(state: State, round_: Round) -> State:
 
 
 def partly(state: State, round_: Round) -> State:
-    """Explain open bits by decision lists that leave some captures without a law."""
+    """Explain runs of open bits by decision lists that leave some captures without a law."""
     for place in state.open_runs():
         solved = None
         if place.width >= BUDGET.sure_width:

@@ -16,7 +16,7 @@ from npulab.support.answers import attended
 WAIT = 1.0
 EVERY = 0.25
 
-LATEST = 8  # at most this many fields are shown, the latest first
+LATEST = 8  # at most LATEST fields are shown, the latest first
 
 
 def status_html(watch: Watch, text: str, seconds: float, naming: Naming | None = None) -> str:

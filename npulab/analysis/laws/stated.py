@@ -29,10 +29,10 @@ from npulab.registers.fields import WORD_BITS
 if TYPE_CHECKING:
     import pandas as pd
 
-ENOUGH = 8  # a law that agrees with at least this many different captures is called found
+ENOUGH = 8  # a law that agrees with at least ENOUGH different captures is called found
 TYPE = re.compile(r"u(8|16|32)(?:\[([0-9]+)\])?")
 WORD_BYTES = WORD_BITS // 8
-SHOWN = 20  # a row of the table has the names of at most this many captures
+SHOWN = 20  # a row of the table has the names of at most SHOWN captures
 NO_NUMBER = -(2.0**62)
 COLUMNS = (
     "name",

@@ -13,10 +13,10 @@ from npulab.analysis.laws.expressions import Array
 from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.solved import Place, runs_of
 
-# Bits are called random only if their run has at least this many bits in all captures together.
+# Bits are called random only if their run has at least LEAST bits in all captures together.
 LEAST = 256
 
-# A random bit may be at most this many standard deviations from chance.
+# A random bit may be at most MOST standard deviations from chance.
 MOST = 4.0
 
 

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
     from npulab.analysis.laws.solved import Solved
 
-# There are at most this many searches; each sample has the counterexamples of the search before.
+# There are at most ROUNDS searches; each sample has the counterexamples of the search before.
 ROUNDS = 4
 
-# The sample has this many pairs of captures with equal parameters, which show bits without meaning.
+# The sample has PAIRS pairs of captures with equal parameters, which show bits without meaning.
 PAIRS = 50
 
-# Laws are compared with this many captures at once, because each part of a law is a column.
+# Laws are compared with AT_ONCE captures at once, because each part of a law is a column.
 AT_ONCE = 2**14
 
-MOST_MISTAKES = 1_000  # a score lists at most this many mistakes
+MOST_MISTAKES = 1_000  # a score lists at most MOST_MISTAKES mistakes
 Told = Callable[[str], None]
 
 

@@ -61,7 +61,7 @@ RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemml
 IN_FLOATS = "onnxruntime"
 # The width in bits of the larger of the two inputs' multipliers, in XNNPACK and in QNNPACK.
 XNNPACK_BITS, QNNPACK_BITS = 21, 22
-# If an addition is computed as a convolution, the input with the larger scale has this weight.
+# If an addition is computed as a convolution, the input with the larger scale has the weight 255.
 HEAVIEST = 255
 
 

@@ -19,7 +19,7 @@ from npulab.quant.emulate.sliding import windows
 from npulab.quant.floats import Near, halves, nearest_half
 from npulab.quant.layers import Conv2D, FullyConnected, Pool2D, Weighted
 
-ELEMENTS = 65_536  # windows are copied into rows in blocks of at most this many elements
+ELEMENTS = 65_536  # windows are copied into rows in blocks of at most ELEMENTS elements
 
 # Every finite float16 number is a multiple of 1 / UNITS. A float64 holds every whole number up to
 # EXACT. A sum of at most MOST float16 numbers, in units of 1 / UNITS, fits into 64 bits.

@@ -29,7 +29,7 @@ SUM_BITS = 12
 # A key is a type of codes, the value the number of bits by which they are shifted left before they
 # are scaled.
 LEFT = {"int8": 20, "uint8": 20, "int16": 15}
-RESIZE = 2**10  # a resize divides the distance of two pixels into this many parts
+RESIZE = 2**10  # a resize divides the distance of two pixels into RESIZE parts
 
 
 def batches(layer: Operation, x: Any, rule: str | Rule) -> Array:

@@ -18,8 +18,8 @@ from npulab.quant.layers import Conv2D, Weighted
 from npulab.quant.requantize import NOTHING, Requantizer, Scratch, within
 from npulab.quant.rules import Rule
 
-# A block has about this many elements: few enough for the second-level cache, and enough to need
-# few calls.
+# A block has about BLOCK elements: few enough for the second-level cache, and enough to need few
+# calls.
 BLOCK = 160_000
 Group = tuple[int, int]
 

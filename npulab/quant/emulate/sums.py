@@ -23,7 +23,7 @@ from npulab.quant.layers import Conv2D, Pool2D, Weighted
 from npulab.quant.requantize import Scratch
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
-# A group has at least this many weights; so many absolute values of weights are summed at once.
+# A group has at least SHARE weights, and about SHARE absolute values of weights are summed at once.
 SHARE = 16_384
 Range = tuple[int, int]
 

@@ -76,7 +76,7 @@ def padding_name(layer: Any, prefer: Any = None) -> str | None:
 
 
 def store(layer: Any, **values: Any) -> None:
-    """Set parameters of a layer while it is made; a layer is a frozen dataclass."""
+    """Set parameters of a layer while it is made. A layer is frozen, so that assigning fails."""
     for name, value in values.items():
         object.__setattr__(layer, name, value)
 

@@ -23,7 +23,7 @@ CLAIM_BITS = 11.0
 # The least bits of evidence that make a byte the shift of a claimed multiplier.
 SHIFT_BITS = 7.0
 
-COUNTED = 64  # this many captures are compared to count the bytes that move
+COUNTED = 64  # COUNTED captures are compared to count the bytes that move
 
 # (number of the formula, name of the encoding, number of bits after the point)
 Label = tuple[int, str, int]

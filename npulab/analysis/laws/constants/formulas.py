@@ -17,15 +17,15 @@ from numpy import ndarray as Array
 
 from npulab.support.text import plural
 
-# At most this many products are tried; if there would be more, products have fewer factors.
+# At most MOST_PRODUCTS products are tried; if there would be more, products have fewer factors.
 MOST_PRODUCTS = 12_000
 
-# At most this many formulas with whole-valued parameters are tried.
+# At most MOST_SUMS formulas with whole-valued parameters are tried.
 MOST_SUMS = 60_000
 
-# At least this many columns whose names differ only in the number at the end are a family, such as
-# one column for each channel: a formula reads columns of one number only. Fewer such columns may be
-# the inputs of one layer, and one formula may read several of them.
+# At least FAMILY columns whose names differ only in the number at the end are a family, such as one
+# column for each channel: a formula reads columns of one number only. Fewer such columns may be the
+# inputs of one layer, and one formula may read several of them.
 FAMILY = 5
 NUMBERED = re.compile(r"(.*?)_?(\d+)")
 # The bits that it costs to say of which kind a formula is: a whole-valued column alone, or a sum.

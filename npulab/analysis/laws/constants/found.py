@@ -34,7 +34,8 @@ from npulab.support.text import Row, part_said, plural
 if TYPE_CHECKING:
     import pandas as pd
 
-# A text lists at most this many ties of a constant, formulas ``beside`` it, and constants.
+# A text lists at most MOST_SHOWN constants, and of each at most MOST_TIES ties and MOST_BESIDE
+# formulas ``beside`` it.
 MOST_TIES = 6
 MOST_BESIDE = 2
 MOST_SHOWN = 60

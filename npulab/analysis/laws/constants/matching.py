@@ -45,8 +45,8 @@ FLOAT_BITS = {"f32": 3.0, "f16": 5.0, "bf16": 4.0}
 STEPPED_BITS, MANTISSA_BITS, WHOLE_BITS = 9.0, 6.0, 8.0
 FIXED_BITS = {1: 7.0, 2: 8.0, 4: 10.0}
 ORDER_BITS = {LITTLE: 0.2, BIG: 3.0}
-# Numbers in streams are more often small, or near to 1, than not. So this many bits are subtracted
-# from the evidence that the lowest code of a range gives.
+# Numbers in streams are more often small, or near to 1, than not. So LIKELY_BITS bits are
+# subtracted from the evidence that the lowest code of a range gives.
 LIKELY_BITS = 3.0
 
 

@@ -12,7 +12,7 @@ from numpy import ndarray as Array
 
 WIDTHS = (1, 2, 4)
 LITTLE, BIG = 0, 1
-LEAST = 3  # a place has at least this many different values (2 if there are two captures)
+LEAST = 3  # a place has at least LEAST different values (2 if there are two captures)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,10 +23,10 @@ from npulab.support.refuse import need_whole, refuse_if
 from npulab.support.text import plural
 
 MOST_FACTORS = 4
-# In an encoding of at most this many bits, a number may be another formula times some constant.
+# In an encoding of at most FEW_BITS bits, a number may be another formula times some constant.
 FEW_BITS = 16
 
-# With fewer captures, no constant is suspected to be a counter.
+# With fewer than FEWEST_COUNTED captures, no constant is suspected to be a counter.
 FEWEST_COUNTED = 4
 
 
