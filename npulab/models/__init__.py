@@ -7,11 +7,11 @@ from layers, ``read`` finds the layers in a graph; ``sweeps`` writes many models
 ``memory`` counts the memory that a model needs. ``.circle`` files, which share the layout, are
 read and written alike. ``onnx_layers`` reads the convolutions of ``.onnx`` files.
 
-TensorFlow Lite has no minimum pooling and no float16 arithmetic. Here a minimum is written as the
-complement of the maximum of complements, and a float16 layer computes in float32 between a
-DEQUANTIZE and a CAST, so that it rounds once. uint8 weights with a scale per channel are written
-for other runtimes: LiteRT does not load them. A layer that LiteRT would silently run as another
-layer is refused.
+TensorFlow Lite has no minimum pooling and no float16 arithmetic. A minimum is written as the
+complement of the maximum of complements. A float16 layer is written as a float32 layer between a
+DEQUANTIZE and a CAST, so that its outputs are rounded to float16 once. uint8 weights with a scale
+per channel are written for other runtimes: LiteRT does not load them. A layer that LiteRT would
+silently run as another layer is refused.
 """
 
 from npulab.models.graph import Graph, Operator, Tensor

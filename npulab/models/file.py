@@ -318,8 +318,8 @@ class _Reader:
         inputs, outputs = stored["inputs"], stored["outputs"]
         _refuse_outside(f"{what}: inputs", inputs, -1, len(tensors))
         _refuse_outside(f"{what}: outputs", outputs, 0, len(tensors))
-        # a listing repeats the name of a tensor at each use, so that a broken file with very many
-        # uses of one tensor would make a listing that fills the memory
+        # a listing repeats the name of a tensor at each use: a broken file that uses a tensor very
+        # often would fill the memory, so that the repeated bytes are counted
         for tensor in (*inputs, *outputs):
             if tensor >= 0:
                 self.file.spend(len(tensors[tensor].name), what)

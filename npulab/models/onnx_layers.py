@@ -29,8 +29,8 @@ AXES, SIDES = ("h", "w"), ("top", "left", "bottom", "right")
 @dataclass(frozen=True, eq=False)
 class OnnxLayer:
     """A convolution: its name, its parameters by npulab's names, weights OIHW, and biases (None if
-    it has none). The rows and columns of input and output, and the padding, are left out if the
-    file does not state the input's size or leaves the padding to the runtime (``auto_pad``).
+    it has none). The parameters have no rows and columns of input and output, and no padding, if
+    the file does not state the input's size or leaves the padding to the runtime (``auto_pad``).
     """
 
     name: str

@@ -227,9 +227,9 @@ class Requantizer:
         """Write estimates of 8 bits; return a mask that is true where an estimate is near a
         boundary.
 
-        The sum of a value and MAGIC_BYTES has the value's whole part in one byte, and eight bits of
-        its fraction, rounded to nearest, in the byte below. A fraction of 0 there means that the
-        value is within 2**-9 of a rounding boundary.
+        The sum of a value and MAGIC_BYTES has the value's whole part in one byte, and its fraction,
+        rounded to nearest in eight bits, in the byte below. If that byte is 0, the value is within
+        2**-9 of a rounding boundary.
         """
         zero = np.float32(self.zero_point)
         both = scratch.take("both", scaled.shape, np.int16)

@@ -157,9 +157,9 @@ def _runs(words: Array, lane: Place, kind: Kind, sign: int, after: After) -> lis
     run from word a to word b - 1 is found if ``begun[b]`` without ``begun[a]`` is ``ended[b]``.
 
     A run of a cyclic code has at least one word that varies, besides the word of the field; a run
-    of a sum or an exclusive or has two. If the field differs from another word by a constant, sums
-    and exclusive ors have no run, because a sum of that word and of words that cancel would look
-    like a checksum.
+    of a sum or an exclusive or has at least two. If the field differs from another word by a
+    constant, it is not tried as a sum or an exclusive or: that word, with words that cancel each
+    other, would look like the words of a checksum.
     """
     count = len(words)
     values = lane.raw(words.T)
@@ -308,8 +308,8 @@ def _pairs(state: State) -> list[tuple[int, int]]:
 def _singly(
     state: State, words: Array, library: Library
 ) -> Iterator[tuple[float, int, Expression]]:
-    """Yield (cost, number, law) for columns of ``words (N, P)``, which are differences of two
-    words, if the column is constant or if one law gives all its bits.
+    """Yield (cost, number, law) of the columns that are constant, or whose bits one law gives. The
+    columns of ``words (N, P)`` are differences of two words.
     """
     bits = bits_of(words)
     varies = np.asarray(bits.any(0) & ~bits.all(0))

@@ -166,8 +166,10 @@ KINDS = _kinds()
 WORD = rf"[A-Za-z_][\w.\[\]]*?_0_{WORD_BITS}"
 TEXT = rf"(?:{'|'.join(KINDS)})\(\s*{WORD}\s+to\s+{WORD}(?:\s+without\s+[\w.\[\]]+)?\s*\)"
 BITS = re.compile(r"([\w.\[\]]*w)(\d+)_(\d+)_(\d+)")
-MOST_WORDS = 4096  # a checksum that is read from text covers at most MOST_WORDS words
-RUN = range(1, MOST_WORDS)  # The number of its last word less that of its first is in this range.
+# A checksum that is read from text covers at most MOST_WORDS words: the number of its last word,
+# less that of its first, is in RUN.
+MOST_WORDS = 4096
+RUN = range(1, MOST_WORDS)
 
 
 @dataclass(frozen=True)

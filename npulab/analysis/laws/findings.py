@@ -286,9 +286,10 @@ class Findings:
     def cut_off(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows on which a field may be part of a larger field with another law.
 
-        The bits next to the field continue its law on most captures but not on all, or they have no
-        law and the field's own law is rounded. Rows are left out if laws of these bits say that
-        they are not affected.
+        That may be if the bits next to the field continue its law on most captures, but not on all.
+        It may also be if these bits have no law, and the law of the field is a quotient or has a
+        limit. A row is left out if the laws of these bits decide it in another way than the
+        captures that contradict the field's law.
         """
         out = np.full(asked.n, solved.name in self._above_open)
         if out.all() or len(solved.steps) > 1 or solved.partial:
@@ -338,9 +339,9 @@ class Findings:
         """``(N,) bool``: rows with a number that the captures do not cover, if a law may bend at
         that number.
 
-        If the captures have few different numbers, all other numbers count, else the numbers
-        outside their group: if all captured sizes are even, half a size is the same rounded up and
-        rounded down.
+        If the captures have few different numbers of a parameter, they cover these numbers only;
+        else they cover the group to which the numbers keep. For example, if all captured sizes are
+        even, no capture shows whether half of a size is rounded up or down.
         """
         out = np.zeros(asked.n, bool)
         names = names_in(

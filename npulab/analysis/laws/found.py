@@ -90,8 +90,8 @@ def find_laws(
     map of the words (``sweep.registers`` is the map of its target): a law of one of its fields ends
     where the field ends. ``progress`` is called with a line at each step; without it, a notebook
     that somebody sits at shows the laws found so far. ``earlier`` are laws of some of these
-    captures: laws that hold on all captures are kept, bits that were open stay open until there are
-    twice as many captures, and for other bits only the quick part of the search is made.
+    captures. Those that hold on all captures stay as they are. Bits that were open stay open until
+    there are twice as many captures. For other bits only the quick part of the search is made.
 
     Bits that no parameters explain may have a law over other words of the same capture: a checksum
     (``xor(w0_0_32 to w14_0_32)``, a sum, a common CRC; ``checksums.KINDS`` has all), or another
@@ -554,9 +554,11 @@ class Laws:
 
     @cached_property
     def exceptions(self) -> pd.DataFrame:
-        """The captures that were set apart, as they break several laws: capture (its number among
-        those given), laws (the bits with laws that it breaks, by name) and cause, such as ``shift
-        would be 5`` if that alone makes all laws right."""
+        """A row for each capture that was set apart because it breaks several laws.
+
+        The columns are ``capture`` (its number among the given captures), ``laws`` (the names of
+        the fields whose laws it breaks) and ``cause``: ``shift would be 5`` if this value of one
+        parameter makes all laws right, else blank."""
         from npulab.registers.shown import Table as Shown
 
         rows = []

@@ -98,8 +98,8 @@ def group_of(name: str, values: Array) -> Group | None:
     """The group to which the numbers ``(N,)`` of layers keep; None if they keep to none.
 
     The step is the greatest that divides all differences of the numbers. A larger step is taken if
-    the numbers, without a few single exceptions, leave at most half of its remainders, and if
-    naming the exceptions takes fewer bits than the group saves.
+    two conditions hold. The numbers, without a few single exceptions, leave at most half of the
+    remainders that the step has. Naming the exceptions takes fewer bits than the group saves.
     """
     numbers = np.unique(values)
     if len(numbers) == 1:

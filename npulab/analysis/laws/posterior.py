@@ -6,9 +6,9 @@ such an alternative was the truth, measured on captures that no search had used.
 2**-bits of what the alternative costs more than the law, or it falls with the captures that speak
 for the law.
 
-The odds that a bit is wrong on a layer are the mass of all alternatives that change it there,
-including alternatives to the laws of fields that its law reads. A bit is claimed if its law keeps
-at least ``CLAIM`` of the mass.
+The odds that a bit is wrong on a layer are the mass of all alternatives that change the bit on this
+layer. Alternatives to the laws of fields that the bit's law reads are included. A bit is claimed if
+its law keeps at least ``CLAIM`` of the mass.
 """
 
 from __future__ import annotations

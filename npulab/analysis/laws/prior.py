@@ -66,8 +66,8 @@ class Prior:
     # A rival is stored if it costs at most ``recorded`` bits more than its law.
     recorded: float = 10.0
 
-    # Modes depend on each other if, were they independent, more than a share of ``missing`` of the
-    # layers would have a combination of modes that was never captured.
+    # Suppose that modes are independent, and count the layers that would have a combination of
+    # modes that was never captured. Above a share of ``missing``, the modes depend on each other.
     missing: float = 0.2
     # A group of numbers with some single exceptions must save ``group`` bits.
     group: float = 6.0

@@ -232,8 +232,9 @@ def _earlier(
 def like_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> Iterator[Rival]:
     """Yield other lists that agree with the captures.
 
-    They are the lists of neighbouring fields, if these continue into this field, and the field's
-    own list with a parameter that is one less or one more (a size in place of its last index).
+    One kind is the list of a neighbouring field, continued into this field. The other kind is the
+    field's own list with a parameter that is one less or one more, as if a size stood in place of
+    its last index.
     """
     lists = []
     for other in fields:

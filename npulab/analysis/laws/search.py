@@ -316,8 +316,8 @@ def again(state: State, round_: Round) -> State:
 
 
 def widen(state: State, round_: Round) -> State:
-    """Widen a field with a list by one or two open bits beside it, if a list for all these bits
-    costs about as much as the list of the field.
+    """Widen fields whose decision list has several steps. One or two open bits next to a field are
+    added to it if a list for all of these bits costs about as much as the list of the field.
     """
     for old in state.solved:
         for run in state.open_runs() if len(old.steps) > 1 else ():

@@ -101,8 +101,8 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
         keep &= library.laws.uses[law] & np.array(circular, np.uint64)[of] == 0
     cheapest = np.full(np.prod(size), np.inf)
     np.minimum.at(cheapest, at[keep], costs[law[keep]])
-    # a law is never the best of its place if it costs more than the cheapest law and all that a law
-    # can save by giving bits of several words
+    # A law may be the best of its place if it costs more than the cheapest law there, but only by
+    # what it can save by giving bits of several words. All dearer laws are left out.
     keep &= costs[law] <= cheapest[at] + PRIOR.shared + PRIOR.middle + 1
     gain = (explained - costs[law] - place_cost)[keep]
     found, word, law = found[keep], word[keep], law[keep]

@@ -232,8 +232,8 @@ def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference")
 
 
 def clamps_alike(layer: Any, activation: str | None) -> bool:
-    """Return True if a layer of codes would give the same codes with ``activation`` as with its
-    own, because the lowest and the highest output code are the same.
+    """Return True if a layer of codes has the same lowest and highest output code with
+    ``activation`` as with its own activation, and so gives the same outputs.
 
     >>> from npulab.quant.rules import QuantParams
     >>> q = QuantParams(6 / 255, -128)

@@ -40,8 +40,8 @@ from npulab.quant.layers import (
 from npulab.quant.rules import QuantParams, Rule, half_away
 
 F = np.float32
-# In TensorFlow Lite's builtin kernels, the vector body of a quantizing loop rounds ``VECTOR``
-# values at once, and that of a depthwise kernel scales ``GROUP`` channels at once.
+# TensorFlow Lite's builtin kernels work on several numbers at once: the loop that quantizes an
+# input rounds ``VECTOR`` values, the depthwise kernel scales ``GROUP`` channels.
 VECTOR = 8
 GROUP = 4
 HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")

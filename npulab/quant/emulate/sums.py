@@ -90,9 +90,9 @@ class Dense:
     """Convolutions and fully connected layers, as matrix products over windows laid out in rows.
 
     A group is a range of output channels. If ``keep`` is false and there are more weights than
-    outputs, each group is prepared when it is needed and discarded after use. If ``fast`` is true,
-    ``keep`` or few weights let all groups stay, the processor can multiply int8 codes, and the sums
-    fit into int32, then codes are multiplied as int8.
+    outputs, each group is prepared when it is needed and discarded after use; otherwise all
+    weights are one group, prepared once. Codes are multiplied as int8 if ``fast`` is true, weights
+    are prepared once, the processor can multiply int8 codes, and the sums fit into int32.
     """
 
     def __init__(self, layer: Weighted, dtype: np.dtype, keep: bool, fast: bool) -> None:

@@ -42,8 +42,8 @@ def lines_of(constants: Sequence[Constant]) -> Iterator[str]:
 def _numbered(constant: Constant) -> tuple[int, object]:
     """The channel of a constant, and a key that is equal for such constants of other channels.
 
-    The channel is -1, and the key of this constant alone, if the formula reads no channel, or if
-    the constant has several places, is not sure or goes with shifts.
+    A constant gets the channel -1, and a key that no other constant has, if its formula reads no
+    channel. So does a constant that has several places or shifts, or that is not sure.
     """
     formula, number = _of_channel(constant)
     alone = len(constant.places) == 1 and constant.sure and not constant.shifts
