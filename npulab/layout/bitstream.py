@@ -7,11 +7,10 @@ from numpy import ndarray as Array
 
 
 def put_bits(values: Array, positions: Array, bits: int) -> bytes:
-    """Return the bytes of a string of ``bits`` bits with ``values`` at ``positions`` and 0
-    elsewhere.
+    """Return the bytes of a bit string of ``bits`` bits, with ``values`` at ``positions``.
 
-    Values are below ``2**32``. Positions are numbers of bits, in ascending order; no two values may
-    overlap.
+    All other bits are 0. Values are below ``2**32``. Positions are bit numbers in ascending order;
+    values may not overlap.
 
     >>> put_bits(np.array([1, 3]), np.array([0, 12]), 16).hex()
     '0130'
@@ -22,26 +21,26 @@ def put_bits(values: Array, positions: Array, bits: int) -> bytes:
         wide = values.astype(np.uint64) << (positions & 31).astype(np.uint64)
         first = np.concatenate([[0], np.flatnonzero(places[1:] != places[:-1]) + 1])
         out[places[first]] = np.add.reduceat(wide.astype(np.uint32), first)
-        # only the last value that begins in a word can reach into the next word
+        # Of the values that begin in a word, only the last can reach into the next word.
         last = np.append(first[1:], len(values)) - 1
         out[places[last] + 1] |= (wide[last] >> np.uint64(32)).astype(np.uint32)
     return out.astype("<u4").tobytes()[: (bits + 7) // 8]
 
 
 def bits_at(data: bytes, positions: Array, width: int) -> Array:
-    """Return the ``width`` bits that begin at each of ``positions``, as uint32 if ``width`` is at
-    most 25, else as uint64; ``width`` is at most 57.
+    """Return the values of ``width`` bits that begin at each of ``positions``.
 
-    Positions are numbers of bits, in any order; past the end of ``data`` all bits are 0.
+    ``width`` is at most 57; the result is uint32 up to a width of 25, else uint64. Positions are
+    bit numbers in any order; bits past the end of ``data`` are 0.
 
     >>> bits_at(bytes([0x21, 0x30]), np.array([4, 8, 12]), 4).tolist()
     [2, 0, 3]
     """
     wide = np.dtype("<u4" if width <= 25 else "<u8")
-    # windows[n] is the number that begins at byte n, so that one read serves any position; the
-    # shift below costs up to 7 of its bits, hence the limits of 25 and 57 bits
+    # windows[n] is the number of 32 or 64 bits that begins at byte n, so one read serves each
+    # position. The shift below drops up to 7 of its bits, hence the limits of 25 and 57 bits.
     windows = Array(len(data) + 1, wide, data + bytes(wide.itemsize), strides=(1,))
-    # ``take`` first copies all windows, and is quicker only if many positions are read
+    # ``take`` copies all windows first, so it is quicker only if many positions are read.
     if len(data) < 8 * positions.size:
         found = windows.take(positions >> 3, mode="clip")
     else:
@@ -67,8 +66,9 @@ class BitReader:
             self.end = end
 
     def read(self, width: int) -> int:
-        """Return the next ``width`` bits; raises EOFError, which names the bit position, if fewer
-        are left.
+        """Return the value of the next ``width`` bits.
+
+        Raises EOFError, with the bit position, if fewer bits follow.
         """
         start, stop = self.position, self.position + width
         if stop > self.end:

@@ -14,26 +14,28 @@ from npulab.layout.stored import Shape
 TILES = (2, 4, 8, 16, 32, 64)
 ALIGNS = (4, 8, 16, 32, 64, 128, 256)
 HEADERS = (4, 8, 16, 32, 64, 128, 256)
-PERMUTED = 4  # most axes of which all orders are tried
-Nest = list[tuple[int, int]]  # (axis, tile) of each loop, from the outermost
+# All orders of axes are tried for tensors of at most this many axes.
+PERMUTED = 4
+# The (axis, tile) of each loop, from the outermost to the innermost.
+Nest = list[tuple[int, int]]
 
 
 def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout, list[int]]]:
-    """Yield (layout, places): layouts of a whole tensor that takes at most ``size`` places, each
-    with the places at which the tensor may begin.
+    """Yield layouts of a whole tensor in a buffer of ``size`` places, each with the places at which
+    the tensor may begin.
 
-    The layouts have offset 0. They have axes in any order (if there are more than 4 axes, only in
-    the tensor's order or its reverse), gaps after rows and planes, one axis in tiles, or two axes
-    in tiles; a last tile is completed or short. The tensor may begin at the start of the buffer,
-    end at its end (with the last element or the last completed tile), or follow a header of one of
-    the sizes in ``HEADERS``. ``stored`` are further fields of ``Layout``.
+    The layouts have offset 0 and the further fields ``stored`` of ``Layout``. Their axes are in any
+    order, or for more than 4 axes in the tensor's order or its reverse. They have gaps after rows
+    and planes, or one or two axes in tiles, of which the last is completed or short. The tensor
+    begins at the start of the buffer, ends at the buffer's end (with the last element or the last
+    completed tile), or follows a header of one of the sizes in ``HEADERS``.
     """
     seen = set()
     for loops, end in _nests(shape, size, stored):
         if loops in seen:
             continue
         seen.add(loops)
-        # most nests are far too large: the outermost loop shows that before a layout is made
+        # Most nests are far too large; the outermost loop shows this before a layout is made.
         if loops and loops[0].reach((shape[loops[0].axis] - 1) // loops[0].tile) >= size:
             continue
         try:
@@ -49,9 +51,7 @@ def candidates(shape: Shape, size: int, **stored: Any) -> Iterator[tuple[Layout,
 def _nests(
     shape: Shape, size: int, stored: dict[str, Any]
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """Yield nests of loops, each with the place at which the nest ends if tiles that the tensor
-    fills only in part take their full size.
-    """
+    """Yield (loops, end) of nests of loops; ``end`` is the place after the last completed tile."""
     itemsize = Layout((1,), (), **stored).itemsize
     axes = [axis for axis, n in enumerate(shape) if n > 1]
     orders = _orders(axes, len(axes))
@@ -71,14 +71,14 @@ def _tiles_of_one(shape: Shape, axes: list[int]) -> Iterator[Nest]:
         for tile, order in product(_tiles(shape[axis]), _orders(axes, len(axes))):
             nest = [(other, 1) for other in order]
             nest[order.index(axis)] = axis, tile
-            # the indices inside of a tile are the innermost loop, or the loop next to it
+            # The loop over the indices in a tile is the innermost loop, or the loop around it.
             yield [*nest, (axis, 1)]
             if order[-1] != axis:
                 yield [*nest[:-1], (axis, 1), nest[-1]]
 
 
 def _tiles_of_two(shape: Shape, axes: list[int]) -> Iterator[Nest]:
-    """Yield nests with two axes in tiles; the loops over these tiles are the outermost."""
+    """Yield nests with two axes in tiles; the two loops over the tiles are the outermost."""
     for a, b in permutations(axes, 2):
         rests = _orders([axis for axis in axes if axis not in (a, b)], len(axes))
         tiles = product(_tiles(shape[a]), _tiles(shape[b]))
@@ -99,9 +99,9 @@ def _orders(axes: list[int], rank: int) -> list[tuple[int, ...]]:
 def _padded(
     shape: Shape, nest: Nest, itemsize: int, aligns: Mapping[int, int] = MappingProxyType({})
 ) -> tuple[tuple[Loop, ...], int]:
-    """Return the loops with every tile completed, and the place where the last tile ends.
+    """Return the loops of a nest with every tile completed, and the place after the last tile.
 
-    The stride of loop number n is rounded up to ``aligns[n]``.
+    The stride of loop number n is rounded up to a multiple of ``aligns[n]``, if it is there.
     """
     out, step = [], itemsize
     for at in reversed(range(len(nest))):
@@ -120,8 +120,10 @@ def _pitched(
     itemsize: int,
     size: int,
 ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """Yield nests with a gap after the blocks of one loop (elements, rows or planes), or of two
-    loops; one of the gaps may be so large that the nest takes all of the buffer.
+    """Yield nests with gaps after the blocks (elements, rows or planes) of one loop or of two
+    loops.
+
+    One of the gaps may be so large that the nest takes all ``size`` places of the buffer.
     """
     nest = [(axis, 1) for axis in order]
     for at in range(len(order)):
@@ -134,7 +136,8 @@ def _pitched(
             fills = share
             yield _padded(shape, nest, itemsize, {at: fills})
         for inner, row in product(range(at + 1, len(order)), ALIGNS):
-            # an alignment of at most ``row`` changes nothing: rows are multiples of it already
+            # Rows are multiples of ``row`` already, so a smaller or equal alignment changes
+            # nothing.
             for align in (fills, *(align for align in ALIGNS if align > row)):
                 loops, end = _padded(shape, nest, itemsize, {at: align, inner: row})
                 if end <= size:

@@ -1,14 +1,14 @@
 """Orders of axes in which frameworks state convolutions, and tensors moved between these orders.
 
-An order is a text with a letter for each axis: ``OHWI``. Letters in brackets are one axis, the
-first letter the slowest: the last axis of ``1HW(CM)`` has C * M channels, and channel ``c * M + m``
-is output ``m`` of input channel ``c``. ``1`` is an axis of one index.
+An order is a text with a letter for each axis: ``OHWI``. Letters in brackets are one axis, whose
+first letter is the slowest: the last axis of ``1HW(CM)`` has C * M channels, and channel
+``c * M + m`` is output ``m`` of input channel ``c``. ``1`` is an axis of one index.
 
-Whatever the order, a convolution is the sum over the window and over the input channels, and a
+In every order, a convolution is the sum over the window and over the input channels, and a
 depthwise convolution is the sum over the window alone. With padding "SAME" there are ``ceil(n /
 stride)`` outputs for n inputs. Windows then reach ``max((outputs - 1) * stride + (kernel - 1) *
 dilation + 1 - n, 0)`` indices beyond the inputs. Half of these indices, rounded down, are padded
-before the inputs, the remaining ones after. "VALID" pads nothing.
+before the inputs, all others after. "VALID" pads nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ import numpy as np
 from numpy import ndarray as Array
 
 GROUP = re.compile(r"\(([A-Z]+)\)|([A-Z1])")
-# orders with C * M channels in one axis, and the spelling as which they are read
+# Orders with C * M channels in one axis are read as another spelling, which says so.
 SPELLED = {"1HWC": "1HW(CM)", "C1HW": "(CM)1HW"}
 
 
 @dataclass(frozen=True)
 class Convention:
-    """The orders of axes that a framework uses for the weights of a convolution, for the weights of
-    a depthwise convolution, and for activations.
+    """The orders of axes of a framework.
+
+    ``weights`` is the order of the weights of a convolution, ``depthwise`` that of a depthwise
+    convolution, ``activations`` that of inputs and outputs.
     """
 
     weights: str
@@ -36,9 +38,9 @@ class Convention:
     activations: str
 
 
-# tf.nn.conv2d, tf.nn.depthwise_conv2d; ANEURALNETWORKS_CONV_2D, ANEURALNETWORKS_DEPTHWISE_CONV_2D
-# (NeuralNetworks.h); tensorflow/lite/kernels/conv.cc, depthwise_conv.cc;
-# torch.nn.functional.conv2d, depthwise if groups is C
+# Sources: tf.nn.conv2d, tf.nn.depthwise_conv2d; ANEURALNETWORKS_CONV_2D,
+# ANEURALNETWORKS_DEPTHWISE_CONV_2D (NeuralNetworks.h); tensorflow/lite/kernels/conv.cc,
+# depthwise_conv.cc; torch.nn.functional.conv2d, which is depthwise if groups is C.
 CONVENTIONS = {
     "tensorflow": Convention("HWIO", "HWCM", "NHWC"),
     "nnapi": Convention("OHWI", "1HW(CM)", "NHWC"),
@@ -48,14 +50,13 @@ CONVENTIONS = {
 
 
 def convert_axes(tensor: Array, source: str, to: str, **sizes: int) -> Array:
-    """Return a tensor, in C order, with its axes moved from the order ``source`` to the order
-    ``to``.
+    """Return a tensor (C-contiguous) with its axes moved from the order ``source`` to ``to``.
 
     ``sizes`` (such as ``C=2``) are needed for letters that are one axis in ``source`` and separate
-    axes in ``to``; one letter of each such axis may be left out. A text ``1HWC`` is read as
-    ``1HW(CM)``, ``C1HW`` as ``(CM)1HW``. Values and type stay. Raises ValueError for orders with
-    different letters, for sizes whose product is not that of the axis, and for an order that does
-    not fit the tensor.
+    axes in ``to``; one letter of such an axis may be left out. ``1HWC`` is read as ``1HW(CM)``,
+    ``C1HW`` as ``(CM)1HW``. Values and type stay as they are. Raises ValueError for orders with
+    different letters, for sizes whose product is not the size of their axis, and for an order with
+    another number of axes than the tensor.
 
     >>> weights = np.arange(8, dtype=np.int8).reshape(1, 1, 2, 4)
     >>> convert_axes(weights, "HWIO", "OHWI").shape
@@ -81,7 +82,7 @@ def convert_axes(tensor: Array, source: str, to: str, **sizes: int) -> Array:
         )
     length: dict[str, int] = {}
     for axis, size in zip(old, tensor.shape, strict=True):
-        # an axis of several letters that is one axis in both orders needs no sizes
+        # Several letters that are one axis in both orders need no sizes.
         stays = len(axis) > 1 and axis in new and not set(axis) & set(sizes)
         length |= _split(axis, size, dict.fromkeys(axis[1:], 1) if stays else sizes)
     whole = tensor.reshape([length[letter] for letter in letters])
@@ -93,16 +94,15 @@ def convert_axes(tensor: Array, source: str, to: str, **sizes: int) -> Array:
 def dense_weights(
     weights: Array, source: str, groups: int, fill: float = 0, to: str = "OHWI"
 ) -> Array:
-    """Return the weights of a grouped or depthwise convolution as weights of a convolution that
-    takes every input channel.
+    """Return the weights of a grouped or depthwise convolution as those of a dense convolution.
 
-    Group number n of the output channels takes group number n of the input channels; its weights
-    for the input channels of every other group are ``fill``, the zero point. ``source`` is an order
-    with O and I (I counts the input channels of one group), or an order with C and M for a
-    depthwise convolution. That has a group for each input channel: ``groups`` is then the size of
-    C. The result takes ``groups`` times the memory of ``weights``. Raises ValueError for groups
-    that do not divide the output channels, for a fill outside of the type's range, and as
-    ``convert_axes`` does.
+    In a dense convolution each output channel reads every input channel. An output channel of group
+    n has the given weights for the input channels of group n, and ``fill`` (the zero point) for all
+    others. ``source`` is an order with O and I, in which I counts the input channels of one group;
+    or for a depthwise convolution an order with C and M, and ``groups`` is the size of C. The
+    result takes ``groups`` times the memory of ``weights``. Raises ValueError for groups that do
+    not divide the output channels, for a fill outside of the type's range, and the errors of
+    ``convert_axes``.
 
     >>> dense_weights(np.array([7, 8, 9, 10]).reshape(4, 1, 1, 1), "OIHW", 2)[..., 0, 0, :]
     array([[ 7,  0],
@@ -133,8 +133,9 @@ def dense_weights(
 
 
 def _parsed(name: str, text: str) -> list[str]:
-    """Return the axes of an order, each as a text of one or more letters; raises ValueError for a
-    text that is not an order.
+    """Return the axes of an order, each as a text of one or more letters.
+
+    Raises ValueError, with ``name``, for a text that is not an order.
     """
     given = SPELLED.get(text, text)
     found = [one.group(1) or one.group(2) for one in GROUP.finditer(given)]
@@ -148,8 +149,9 @@ def _parsed(name: str, text: str) -> list[str]:
 
 
 def _split(axis: str, size: int, sizes: dict[str, int]) -> dict[str, int]:
-    """Return the size of each letter of an axis of ``size`` indices; ``sizes`` are the sizes that
-    the caller gave.
+    """Return the size of each letter of ``axis``, which has ``size`` indices.
+
+    ``sizes`` are the sizes that the caller gave, by letter.
     """
     if axis == "1":
         if size != 1:

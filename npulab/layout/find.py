@@ -30,29 +30,45 @@ from npulab.layout.stored import (
 )
 from npulab.support.refuse import need
 
-SAMPLES = (16, 1024)  # sizes of the samples of elements on which a layout is tried first
-CHANGES = 3  # most changes of elements that are tried after "no change"
-PARTS = 2**31  # random indices are drawn as multiples of 1 / PARTS of an axis
-NESTS = 6  # most nests that are tried on all elements: those that do best on a sample
-ENOUGH = 0.9  # share of the elements that must agree with a rule
-LEAST = 8  # fewest elements that must agree with a rule; all, if a tensor has fewer
-LAGS = (1, 2, 4, 8, 16, 3)  # distances of neighbours, in elements
-WORTH = 0.02  # shares of a sample that differ by no more than this count as equal
-ENTROPY_SAMPLE = 2**16  # most elements of a tensor whose entropy is measured, roughly
-LEAST_BITS = 0.5  # least information of a value in bits: with less, neighbours would be too many
-SMALL_TILE = 4  # neighbours that also fit in a small tile
-PROVEN = 8  # if at least 1 of PROVEN elements has its own value, values alone are searched first
-SPARSE = 4  # a buffer larger than SPARSE tensors holds mostly something else
-# why planes of bits were not searched
+# A layout is tried on samples of this many elements before it is tried on all elements.
+SAMPLES = (16, 1024)
+# After "no change", at most this many changes of elements are tried.
+CHANGES = 3
+# Random indices are drawn as multiples of 1 / PARTS of an axis.
+PARTS = 2**31
+# Of the nests tried on a sample, at most this many (the best) are tried on all elements.
+NESTS = 6
+# A rule needs this share of the elements to agree, and at least LEAST elements, or all elements if
+# a tensor has fewer.
+ENOUGH = 0.9
+LEAST = 8
+# The usual distances in the buffer between neighbours, in elements.
+LAGS = (1, 2, 4, 8, 16, 3)
+# Shares of a sample that differ by no more than this count as equal.
+WORTH = 0.02
+# The entropy of values is measured on about this many elements of a tensor.
+ENTROPY_SAMPLE = 2**16
+# Values with less information than this (in bits) would need too many neighbours.
+LEAST_BITS = 0.5
+# Signatures of this many neighbours also fit into a small tile.
+SMALL_TILE = 4
+# If at least one of PROVEN elements has a value of its own, values alone are searched first.
+PROVEN = 8
+# A buffer larger than SPARSE tensors has mostly other data.
+SPARSE = 4
+# The end of an error: the reason why planes of bits were not searched.
 LATE = "they were not searched, because values of whole elements are found"
 MOST_RIVALS = 8
-MOST_COMPARED = 64  # most agreeing candidates that are compared by the bytes they explain
+# At most this many candidates that agree are compared by the bytes that they explain.
+MOST_COMPARED = 64
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A layout that is tried on ``pairs``: ``agree`` is true for the elements ``(*shape)`` that
-    agree with it, ``seen`` has the places of elements by their own values, if these were searched.
+    """A layout that was tried on ``pairs``.
+
+    ``agree`` ``(*shape)`` is true for the elements whose values are where the layout says. ``seen``
+    has the places of elements by their own values, if these were searched.
     """
 
     layout: Layout | Table
@@ -77,28 +93,28 @@ def find_layout(
     *,
     dtype: str = "",
 ) -> Found:
-    """The layout that maps a tensor to its buffer, or each of several tensors of one shape to its
-    own buffer.
+    """Return the layout that maps each of one or more tensors of one shape to its buffer.
 
-    Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size. ``dtype`` names elements
-    of other widths: tensors hold one below 8 bits in a byte, one of 9 to 15 bits in 2 bytes.
-    ``markers`` makes tensors whose values identify every element; in tensors of another origin,
-    equal elements are told apart by the values of adjacent elements. The result says what stays
-    open: elements ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes.
+    Tensors have 1, 2 or 4 bytes an element; buffers are bytes of one size. ``dtype`` names an
+    element type of another width: the tensor then has an element of fewer than 8 bits in a byte, of
+    9 to 15 bits in 2 bytes. ``markers`` makes tensors whose values identify each element; in other
+    tensors, equal elements are told apart by the values of their neighbours. The result states what
+    stays open: elements that are ``shared`` or ``missing``, ``rivals``, ``unexplained`` bytes.
 
-    The search finds the order of the axes; tiles, also over joined axes, also if the last tile is
-    filled up or short, or the axis begins inside a tile; strides, or the offset of each index;
-    offset and fill of the whole; a window of the tensor; copies; words whose bytes are reversed;
-    elements that are big-endian or changed by an xor or an added number; the sums over an axis; and
-    constant bytes. If no nest of loops gives the places, the layout is a ``Table`` of them. The
-    bits of an element may also lie in planes, such as low nibbles here and high nibbles there: the
-    layout is then ``Planes``, for which ``markers(..., unit=1)`` makes tensors.
+    The search finds:
 
-    Of four pairs or more, one or two are held back if the remaining ones tell the elements apart.
-    The result says how many of those held back the layout packs byte for byte; planes that fail
-    there are refused. ``warnings`` name bits that have one value in all tensors, and tensors that
-    may have been compressed. Raises ValueError for pairs that do not go together (such as buffers
-    of different lengths), and if no layout is found.
+    - the order of axes, strides, or the offset of each index;
+    - tiles, also over joined axes; a last tile that is short; axes that begin inside of a tile;
+    - offset and fill of the buffer, a window of the tensor, copies, sums over an axis, constants;
+    - words with reversed bytes, big-endian elements, elements changed by an xor or an added number;
+    - bits of elements in planes, as low nibbles before high nibbles, for which the layout is
+      ``Planes`` and ``markers(..., unit=1)`` makes tensors.
+
+    If no nest of loops fits, the layout is a ``Table`` of places. Of four pairs or more, one or two
+    are held back, unless the search needs them to tell the elements apart; the result states how
+    many of them the layout packs byte for byte (``Planes`` must pack all). ``warnings`` name bits
+    that are equal in all tensors, and tensors that may have been compressed. Raises ValueError if
+    no layout is found, and for pairs that do not belong together, as buffers of different lengths.
 
     >>> from npulab.layout import markers, nc1hwc2
     >>> tensors = markers((2, 3, 5))
@@ -142,13 +158,13 @@ def _refused(text: str, given: Given) -> ValueError:
 
 
 def _whole(given: Given) -> Found:
-    """The layout of whole elements or, if no element is found whole, of the planes of their
-    bits.
+    """Return the layout of whole elements or, if hardly an element is found whole, of the planes of
+    their bits.
     """
     pairs = given.pairs()
     signature = _in_step(pairs)
     places, best, most = _first_trials(pairs, signature)
-    # if hardly any element is found whole, the bits of elements may lie in planes
+    # If hardly any element is found whole, the bits of elements may lie in planes.
     split: Found | str = ""
     if PROVEN * most < pairs.raw[0].size and (best is None or not _fits(best)):
         split = find_planes(given)
@@ -165,7 +181,7 @@ def _whole(given: Given) -> Found:
         signature = _in_step(best.pairs)
     found = _proved(_report(signature, best), given)
     if not found.sure and pairs.bits < 8:
-        # one byte may hold bits of elements and of fill, which only planes account for
+        # A byte may have bits of elements and bits of fill, which only planes account for.
         by_bits = find_planes(given, whole=True)
         if isinstance(by_bits, Found) and by_bits.sure:
             return by_bits
@@ -175,11 +191,12 @@ def _whole(given: Given) -> Found:
 def _best_trial(pairs: Pairs, places: Seen, best: _Trial | None, most: int) -> _Trial | None:
     """Return the best trial of all searches.
 
-    ``best`` is the best trial by values alone; ``most`` elements have a place of their own there.
+    ``best`` is the best trial of the search by values of single elements, in which ``most``
+    elements have a place of their own.
     """
     searches = [_by_neighbours]
-    # to read the buffers in other ways is worth the time only if some elements have values that
-    # occur nowhere else; if none has, only neighbours can show the layout
+    # Reading the buffers in other ways is worth the time only if some elements have values that
+    # occur nowhere else; otherwise only neighbours can show the layout.
     if PROVEN * most >= pairs.raw[0].size:
         searches.insert(0, _read_otherwise)
     for search in searches:
@@ -195,8 +212,10 @@ def _best_trial(pairs: Pairs, places: Seen, best: _Trial | None, most: int) -> _
 
 
 def _proved(found: Found, given: Given) -> Found:
-    """Return what is found with two counts added: the buffers that were held back, and how many of
-    them the layout packs byte for byte, apart from missing elements and unexplained bytes.
+    """Return ``found`` with the counts ``held`` and ``proved``: the buffers that were held back,
+    and how many of them the layout packs byte for byte.
+
+    Missing elements and unexplained bytes are not compared.
     """
     held = [*given.held(found.captures)]
     layout = found.layout
@@ -214,8 +233,10 @@ def _proved(found: Found, given: Given) -> Found:
 
 
 def _first_trials(pairs: Pairs, signature: Signature) -> tuple[Seen, _Trial | None, int]:
-    """Return the places of unchanged elements, the best trial by values alone, and the largest
-    number of elements that have a place of their own.
+    """Return the results of the search by values of single elements.
+
+    These are the places of unchanged elements, the best trial, and the largest number of elements
+    that have a place of their own.
     """
     first: Seen | None = None
     best: _Trial | None = None
@@ -231,7 +252,7 @@ def _first_trials(pairs: Pairs, signature: Signature) -> tuple[Seen, _Trial | No
 
 
 def _beyond_chance(pairs: Pairs, places: Seen) -> int:
-    """The number of elements with a place of their own; 0 if chance could give as many."""
+    """Return the number of elements with a place of their own; 0 if chance could give as many."""
     own = int(np.count_nonzero(known(places)))
     if own > 2 * _chance(pairs) + FEW:
         return own
@@ -239,10 +260,10 @@ def _beyond_chance(pairs: Pairs, places: Seen) -> int:
 
 
 def _best_of(trials: Iterator[_Trial | None], best: _Trial | None, own: int) -> _Trial | None:
-    """Return the best of ``trials`` and ``best``, the best trial before them.
+    """Return the best of ``trials``, or ``best``, the best earlier trial.
 
-    ``own`` elements have a place of their own, without any rule. The trials choose among more rules
-    than the earlier ones, so each must agree with at least ``ENOUGH`` times as many elements.
+    ``own`` elements have a place of their own, without any rule. Because these trials choose among
+    more rules than earlier trials, each must agree with at least ``ENOUGH`` times ``own`` elements.
     """
     for trial in trials:
         if trial is None or trial.count < ENOUGH * own:
@@ -254,19 +275,20 @@ def _best_of(trials: Iterator[_Trial | None], best: _Trial | None, own: int) -> 
 
 
 def _settled(trial: _Trial) -> bool:
-    """True if a trial is certain enough to end the search."""
+    """Return true if a trial is certain enough to end the search."""
     return _complete(trial) or (_fits(trial) and 2 * trial.known >= trial.agree.size)
 
 
 def _convincing(trial: _Trial, pairs: Pairs) -> bool:
-    """True if a trial is so clear that it need not be compared with plain candidates."""
+    """Return true if a trial is so clear that it need not be compared with plain candidates."""
     return _fits(trial) and (_proven(trial) or (_sparse(pairs) and _complete(trial)))
 
 
 def _in_step(pairs: Pairs) -> Signature:
-    """Return the signature of single elements, with the bytes at which elements may begin: every
-    byte, or a first byte plus multiples of the element's size if about as many elements are found
-    there.
+    """Return the signature of single elements, with the bytes at which elements may begin.
+
+    These are a first byte plus multiples of the element's size, if about as many elements are found
+    there as at all bytes; else all bytes.
     """
     width = pairs.itemsize
     if width == 1:
@@ -276,8 +298,8 @@ def _in_step(pairs: Pairs) -> Signature:
         shares.append(Sought(pairs, Signature(first, width)).share(Change()))
         if shares[-1] == 1:
             return Signature(first, width)
-    # a search at every byte finds more elements by chance, because it looks at more places: it must
-    # find clearly more than the best search in steps of an element
+    # A search at every byte finds more elements by chance, because it compares more places. So it
+    # must find clearly more than the best search in steps of an element.
     anywhere = Sought(pairs, Signature(0, 1)).share(Change())
     if anywhere > max(shares) + WORTH:
         return Signature(0, 1)
@@ -285,12 +307,12 @@ def _in_step(pairs: Pairs) -> Signature:
 
 
 def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change]]:
-    """Yield (places, change): the places found by the values of each element alone, for the change
-    of elements.
+    """Yield (places, change): the places of elements, found by the values of each element alone, if
+    elements are changed by ``change``.
     """
     yield Sought(pairs, signature).look_up(Change()), Change()
-    # values with fewer bits of information than the number of an element occur at many places, so
-    # that any change of elements would seem to fit
+    # Values with less information than the number of an element occur at many places, so that any
+    # change of elements would seem to fit.
     if _entropy(pairs) < np.log2(pairs.raw[0].size) - 2:
         return
     width = pairs.itemsize
@@ -309,8 +331,10 @@ def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change
 
 
 def _read_otherwise(pairs: Pairs) -> Iterator[_Trial | None]:
-    """Yield trials by values alone that the first search does not make: axes that begin inside of a
-    tile or are joined, lists of the bytes to each index, and words swapped.
+    """Yield trials by values of single elements that the first search does not make.
+
+    They have axes that begin inside of a tile or are joined, a list of the bytes to each index, or
+    swapped words.
     """
     for reading in _readings(pairs):
         for seen, change in _by_value(reading, _in_step(reading)):
@@ -320,9 +344,9 @@ def _read_otherwise(pairs: Pairs) -> Iterator[_Trial | None]:
 
 
 def _readings(pairs: Pairs) -> Iterator[Pairs]:
-    """Yield the buffers as they are, then with words swapped.
+    """Yield the pairs with buffers read as they are, then with words swapped back.
 
-    Elements below 8 bits are also read with the first element in the highest bits.
+    Elements of fewer than 8 bits are also read with the first element in the highest bits.
     """
     orders = [False]
     if pairs.bits < 8:
@@ -335,10 +359,10 @@ def _readings(pairs: Pairs) -> Iterator[Pairs]:
 
 
 def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
-    """Yield trials by the values of each element together with those of the elements after it along
+    """Yield trials by the values of each element and of its neighbours, the elements after it along
     an axis.
 
-    Neighbours are searched at the usual distances (``LAGS``), and at the distances that rare values
+    Neighbours are searched at the usual distances (``LAGS``) and at distances that rare values
     suggest, along one axis or along several axes joined to one.
     """
     wanted = math.ceil((pairs.size.bit_length() + SPARE_BITS) / max(_entropy(pairs), LEAST_BITS))
@@ -347,14 +371,14 @@ def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
         counts.append(SMALL_TILE)
     shape = pairs.shape
     axes = [*reversed(range(len(shape)))]
-    # rare values suggest few distances, which are tried first if the buffer holds much more than
-    # the tensor
+    # Rare values suggest only few distances; these are tried first if the buffer is much larger
+    # than the tensor.
     sparse = _sparse(pairs)
     if not sparse:
         yield from _neighbours(pairs, product(counts, LAGS, axes))
     lines = [(axis, shape) for axis in axes]
-    # an axis is joined with all axes before it: lines along fewer joined axes are parts of these
-    # lines
+    # An axis is joined with all axes before it, because lines along fewer joined axes are parts of
+    # these lines.
     for end in range(2, len(shape) + 1):
         lines.append((0, (math.prod(shape[:end]), *shape[end:])))
     for reading, (axis, joined) in product(_readings(pairs), lines):
@@ -370,11 +394,11 @@ def _neighbours(
     distances: Iterable[tuple[int, int, int]],
     lined: Pairs | None = None,
 ) -> Iterator[_Trial | None]:
-    """Yield trials with signatures of ``count`` elements that lie ``lag`` elements apart along an
-    axis.
+    """Yield trials with signatures of several neighbours along an axis.
 
-    ``distances`` are (count, lag, axis). The axis is one of the tensors, or of ``lined``, the
-    tensors in another shape; with ``lined`` deep nests (see ``layouts``) are tried too.
+    ``distances`` has (count, lag, axis): ``count`` elements that lie ``lag`` elements apart in the
+    buffer. The axis is one of the tensors, or of ``lined``, which are the tensors in another shape;
+    with ``lined`` the deep nests of ``rules.layouts`` are tried too.
     """
     width = pairs.itemsize
     deep = lined is not None
@@ -383,7 +407,7 @@ def _neighbours(
         if lined.shape[axis] < count:
             continue
         turned = lined
-        # a distance backwards is a distance forwards along the flipped axis
+        # A negative distance is a positive distance along the flipped axis.
         if lag < 0:
             turned = replace(lined, raw=tuple(np.flip(raw, axis) for raw in lined.raw))
         sought = Sought(turned, Signature(0, width, axis, count, abs(lag) * width))
@@ -410,10 +434,10 @@ def _neighbours(
 def _trial(
     pairs: Pairs, seen: Seen, change: Change, alone: bool, deep: bool = False
 ) -> _Trial | None:
-    """Return the trial of the nest that agrees with most elements, among the nests that the places
-    in ``seen`` suggest; None if they suggest none.
+    """Return the trial of the nest that agrees with most elements, None without a nest.
 
-    ``alone`` is true if the places come from values of single elements.
+    The nests are those that the places in ``seen`` suggest. ``alone`` is true if these places were
+    found by values of single elements; ``deep`` also tries the deep nests of ``rules.layouts``.
     """
     best: _Trial | None = None
     by_value = None
@@ -424,14 +448,14 @@ def _trial(
     nests = list(layouts(np.where(sure, seen.place, -1), deep, copies=seen.copies, **stored))
     loose = ~seen.shared & (seen.count > 0)
     if np.count_nonzero(loose) > 2 * np.count_nonzero(sure):
-        # many elements have several places (a sum over one element repeats its value): the first
-        # places may fit a rule
+        # If many elements have several places (a sum over one element repeats its value), their
+        # first places may fit a rule.
         nests += layouts(np.where(loose, seen.place, -1), deep, **stored)
     shares = [(_share(layout, pairs, SAMPLES[1]), layout) for layout in nests]
     for _, layout in sorted(shares, key=lambda rated: -rated[0])[:NESTS]:
         trial = _tried(layout, pairs, by_value)
-        # a nest that reaches past the end says that the buffer was cut off: a few elements that
-        # agree by chance are not enough to say so
+        # A nest that reaches past the end means that the buffer was cut off. A few elements that
+        # agree by chance do not prove this.
         if layout.size > pairs.bytes and not _proven(trial):
             continue
         best = _better(best, trial)
@@ -441,7 +465,9 @@ def _trial(
 
 
 def _sparse(pairs: Pairs) -> bool:
-    """True if most of the buffer holds something other than the tensor."""
+    """Return true if the buffer is larger than ``SPARSE`` tensors, so that most of it is other
+    data.
+    """
     return pairs.size > SPARSE * pairs.itemsize * pairs.raw[0].size
 
 
@@ -460,9 +486,8 @@ def _in_buffer(trial: _Trial) -> int:
 
 
 def _complete(trial: _Trial) -> bool:
-    """True if all elements agree, except elements that lie past the end of a buffer that was cut
-    off.
-    """
+    """Return true if all elements agree, except elements past the end of a buffer that was cut
+    off."""
     if trial.count == trial.agree.size:
         return True
     return (
@@ -472,13 +497,14 @@ def _complete(trial: _Trial) -> bool:
 
 
 def _proven(trial: _Trial) -> bool:
-    """True if most elements in the buffer have values that occur nowhere else."""
+    """Return true if most elements in the buffer have values that occur nowhere else."""
     return 2 * trial.known > _in_buffer(trial)
 
 
 def _unexplained(trial: _Trial) -> int | None:
-    """Return the number of places that the layout leaves unexplained; None, which is worse than any
-    number, if not all elements agree.
+    """Return the number of places that a trial's layout leaves unexplained.
+
+    The result is None, which is worse than any number, if not all elements agree.
     """
     if trial.count < trial.agree.size:
         return None
@@ -490,9 +516,10 @@ def _left(layout: Layout | Table, pairs: Pairs) -> int:
 
 
 def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
-    """Return the trial of the candidate that all elements agree with and that leaves the fewest
-    places unexplained; of several such candidates, the plainest. None if no candidate leaves fewer
-    places unexplained than the best layout so far.
+    """Return the trial of the best plain candidate, None if ``best`` is as good.
+
+    All elements agree with the best candidate, and it leaves the fewest places unexplained; among
+    equals it is the plainest. It must leave fewer places unexplained than ``best``.
     """
     least = None
     seen = Change()
@@ -520,7 +547,7 @@ def _fits(trial: _Trial) -> bool:
 
 
 def _entropy(pairs: Pairs) -> float:
-    """Bits of information in the values of an element, estimated from some elements."""
+    """Return the bits of information in the values of an element, estimated from a sample."""
     total = 0.0
     for raw in pairs.raw:
         some = raw.reshape(-1)[:: max(raw.size // ENTROPY_SAMPLE, 1)]
@@ -530,8 +557,9 @@ def _entropy(pairs: Pairs) -> float:
 
 
 def _share(layout: Layout, pairs: Pairs, count: int) -> float:
-    """Return the share of elements in a sample of the window that agree with a layout; elements
-    past the end of the buffer do not count.
+    """Return the share of a sample of ``count`` elements that agree with a layout.
+
+    Elements are drawn from the layout's window; those past the end of the buffer do not count.
     """
     parts = _random_parts(len(layout.window), count)
     index = []
@@ -546,8 +574,9 @@ def _share(layout: Layout, pairs: Pairs, count: int) -> float:
 
 
 def _alike(layout: Layout, pairs: Pairs, index: tuple[Array, ...], at: Array) -> Array:
-    """True for each element whose value every buffer has at the element's place, given in
-    ``at``.
+    """Return an array that is true for elements whose value every buffer has at their place.
+
+    ``index`` are the indices of the elements, ``at`` their places.
     """
     change = Change(layout.xor, layout.add)
     good = np.ones(at.shape, bool)
@@ -562,7 +591,7 @@ def _random_parts(axes: int, count: int) -> tuple[Array, ...]:
 
 
 def _stored(layout: Layout | Table) -> dict[str, Any]:
-    """The fields that say how elements are stored, apart from their places."""
+    """Return the fields of a layout that state how elements are stored, without their places."""
     return {
         "xor": layout.xor,
         "add": layout.add,
@@ -574,8 +603,9 @@ def _stored(layout: Layout | Table) -> dict[str, Any]:
 def _agreeing_candidates(
     pairs: Pairs, stored: dict[str, Any], counter: list[int] | None = None
 ) -> Iterator[Layout]:
-    """Yield candidates that all elements agree with; the number of layouts that were tried is added
-    to ``counter[0]``.
+    """Yield the plain candidates with which all elements agree.
+
+    The number of layouts that were tried is added to ``counter[0]``.
     """
     for layout, offsets in candidates(pairs.shape, pairs.size, dtype=pairs.dtype, **stored):
         if counter is not None:
@@ -587,7 +617,7 @@ def _agreeing_candidates(
 
 
 def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[int]:
-    """Return the ``offsets`` at which a sample of the elements agrees."""
+    """Return those of ``offsets`` at which a sample of the elements agrees with a layout."""
     parts = _random_parts(len(pairs.shape), SAMPLES[0])
     index = tuple(n * part // PARTS for n, part in zip(pairs.shape, parts, strict=True))
     at = layout.at(*index) + np.array(offsets)[:, None]
@@ -595,9 +625,9 @@ def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[
 
 
 def _table(pairs: Pairs, places: Seen | None) -> Table:
-    """Return a table of the places of the elements whose values occur nowhere else.
+    """Return a table of the places of elements whose values occur nowhere else.
 
-    Places found only with the help of neighbours are left out: they are wrong too easily. Raises
+    Places that were found only by neighbours are left out, because they are often wrong. Raises
     ValueError if chance could give as many places.
     """
     have = np.full(pairs.shape, -1)
@@ -630,8 +660,8 @@ def _report(signature: Signature, best: _Trial) -> Found:
     pairs = best.pairs
     layout, filled, rest = accounted(best.layout, pairs)
     if layout.copies:
-        # A sum over one element repeats the element, and so looks like a copy. Without copies the
-        # same bytes, and the bytes of the sign extension too, may be explained as sums.
+        # A sum over one element has the value of the element, so it looks like a copy. Without
+        # copies, these bytes and those of the sum's sign extension may be explained as sums.
         alone = accounted(replace(best.layout, copies=()), pairs)
         if np.count_nonzero(alone[2]) < np.count_nonzero(rest) or not alone[2].any():
             layout, filled, rest = alone
@@ -647,8 +677,8 @@ def _report(signature: Signature, best: _Trial) -> Found:
     rivals: list[Layout] = []
     counter = [0]
     if shared:
-        # if elements are missing, every layout that all elements agree with is a rival, however
-        # many places it leaves unexplained
+        # If elements are missing, each layout with which all elements agree is a rival, even if it
+        # leaves more places unexplained.
         most = int(np.count_nonzero(rest))
         if len(missing):
             most = pairs.size
@@ -677,11 +707,12 @@ def _report(signature: Signature, best: _Trial) -> Found:
 def _rivals(
     layout: Layout | Table, pairs: Pairs, most: int, counter: list[int]
 ) -> Iterator[Layout]:
-    """Yield other layouts that all elements agree with and that leave at most ``most`` places
-    unexplained.
+    """Yield other layouts with which all elements agree.
+
+    They leave at most ``most`` places unexplained.
     """
-    # candidates with other loops may give the same places as this layout: those are no rivals;
-    # hashes of the maps are compared, because the maps would take too much memory
+    # A candidate with other loops but the same places as an earlier layout is no rival. Hashes of
+    # the places are compared, because the places of all candidates would take too much memory.
     maps = {hash(layout.index_map().tobytes())}
     for rival in _agreeing_candidates(pairs, _stored(layout), counter):
         key = hash(rival.index_map().tobytes())
@@ -694,8 +725,9 @@ def _rivals(
 
 
 def _as_recorded(layout: Any, pairs: Pairs) -> Any:
-    """Return the layout for the buffers as recorded, in which words are not swapped back as they
-    are in the search.
+    """Return a layout of the search as a layout of the recorded buffers.
+
+    The search swaps the words of the buffers back first; the result has the swap as a field.
     """
     if not pairs.swap and not pairs.high_first:
         return layout

@@ -13,7 +13,8 @@ from npulab.layout.nest import Layout, Loop
 from npulab.layout.stored import Shape, place_bytes
 from npulab.support.refuse import refuse_if
 
-# axes from the outermost to the innermost; contiguous is the order of the tensor itself
+# The order of axes of each format, from the outermost to the innermost; "contiguous" has the
+# tensor's own order.
 ORDERS = {"channels_last": (0, 2, 3, 1), "channels_last_3d": (0, 2, 3, 4, 1)}
 FORMATS = ("contiguous", *ORDERS)
 
@@ -34,7 +35,7 @@ def format_strides(shape: Shape, name: str) -> tuple[int, ...]:
     step, out = 1, [0] * len(sizes)
     for axis in reversed(_order(sizes, name)):
         out[axis] = step
-        # PyTorch counts an empty axis as 1 in the contiguous format only
+        # PyTorch counts an empty axis as one index in the contiguous format only.
         if name == "contiguous":
             step *= max(sizes[axis], 1)
         else:
@@ -43,12 +44,12 @@ def format_strides(shape: Shape, name: str) -> tuple[int, ...]:
 
 
 def is_format(shape: Shape, strides: tuple[int, ...], name: str) -> bool:
-    """True if ``strides`` are the format's strides without gaps, as
-    ``tensor.is_contiguous(memory_format=...)`` decides it.
+    """Return true if ``strides`` are the strides of a format without gaps.
 
-    The stride of an axis with one index does not matter, so that several formats may fit. A format
-    with another number of axes than the shape never fits. Raises ValueError for an unknown format,
-    and if shape and strides have different lengths.
+    This is what ``tensor.is_contiguous(memory_format=...)`` returns in PyTorch. The stride of an
+    axis with one index does not matter, so several formats may fit. A format with another number of
+    axes than the shape never fits. Raises ValueError for an unknown format, and if shape and
+    strides have different lengths.
     """
     sizes, steps = _pair(shape, strides)
     if name in ORDERS and len(sizes) != len(ORDERS[name]):
@@ -110,14 +111,15 @@ def strides_layout(
 
 
 def _grows(sizes: tuple[int, ...], steps: tuple[int, ...], order: tuple[int, ...]) -> bool:
-    """True if strides grow from the innermost axis of ``order`` outwards: each stride is at least
-    the stride times the size of the next axis inside.
+    """Return true if strides grow from the innermost axis of ``order`` outwards.
+
+    Each stride is at least the stride times the size of the next inner axis.
     """
     if steps[1] == 0:
         return False
     least = 0
     for axis in reversed(order):
-        # strides in which batch and channels are equal are not taken for channels last
+        # Equal strides of batch and channels do not count as channels last.
         if sizes[axis] == 0 or steps[axis] < least or (axis == 0 and least == steps[1]):
             return False
         least = steps[axis] * max(sizes[axis], 1)

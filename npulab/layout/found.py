@@ -1,4 +1,4 @@
-"""The account of a layout: which elements and bytes it explains."""
+"""The account of a layout: the elements and bytes that it explains."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from npulab.layout.places import CHUNK, Pairs
 from npulab.layout.planes import Planes
 from npulab.layout.stored import Buffer, Table, elements_at, held_as, joined, store, swap_words
 
-FEW = 3  # elements more than chance gives that may be found at another place
-LISTED = 4  # most elements, runs and rivals that a text lists, each
-MOST_RUNS = 256  # most constant runs that become parts; with more runs none does
-# fields that a record copies from the account
+# ``sure`` allows this many elements at another place, beyond those that chance gives.
+FEW = 3
+# A text lists at most this many elements, runs and rivals each.
+LISTED = 4
+# Up to this many runs of constant bytes become parts of the layout; if there are more, none does.
+MOST_RUNS = 256
+# The fields of ``Found`` that ``records`` copies.
 RECORDED = (
     "sure",
     "captures",
@@ -35,12 +38,14 @@ RECORDED = (
     "proved",
     "warnings",
 )
-UNIFORM = 8  # bytes: a longer run of one value is stored as a byte and a count; a Run shows so many
+# A run of more equal bytes becomes one byte and a count; a ``Run`` keeps this many bytes.
+UNIFORM = 8
 
 
 class Run(NamedTuple):
-    """A run of ``size`` bytes from byte ``offset`` on; ``start`` are its first bytes (at most
-    ``UNIFORM``) in the first buffer.
+    """A run of ``size`` bytes from byte ``offset`` of the buffers on.
+
+    ``start`` are its first bytes, at most ``UNIFORM``, in the first buffer.
     """
 
     offset: int
@@ -56,25 +61,26 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The layout that maps tensors to their buffers, and how sure that is.
+    """The layout that maps tensors to their buffers, and the evidence for it.
 
-    Each of the ``elements`` is in one of three groups. ``own`` counts the elements whose values
-    occur nowhere else in the buffers, and which lie where the layout says. ``shared`` counts the
-    elements that agree with the layout, but whose values occur at other places as well. ``missing``
-    has the indices ``(m, axes)`` of the elements that do not agree: ``past_end`` of them would lie
-    past the end of the buffer, ``outside`` of them are left out by the layout, and the remaining
-    ones have another value at their place.
+    Each element is in one of three groups. ``own`` is the number of elements that lie where the
+    layout says and whose values occur nowhere else in the buffers. ``shared`` is the number of
+    elements that lie where the layout says and whose values also occur at other places. ``missing``
+    has the indices ``(m, axes)`` of all other elements: ``past_end`` of them would lie past the end
+    of the buffer, ``outside`` of them are left out by the layout, and the buffers have another
+    value at the place of the others.
 
-    ``elsewhere`` counts the elements whose values occur only at another place than the layout says;
-    about ``chance`` elements would be found by chance if the buffers were random. ``filled`` bytes
-    between the elements hold the fill; ``unexplained`` are the runs of bytes that are not elements,
-    fill or parts. ``tried`` other layouts were compared, if some elements are ``shared``. Of these,
-    the ``rivals`` agree with every value too and leave no more bytes unexplained (any number if
-    elements are missing); the plainest is first, and ``more_rivals`` is true if there are more.
+    ``elsewhere`` is the number of elements whose values occur only at another place than the layout
+    says; ``chance`` is about how many elements would be found in random buffers. ``filled`` is the
+    number of bytes of fill between elements; ``unexplained`` are the runs of bytes that are not
+    elements, fill or parts. If elements are ``shared``, ``tried`` other layouts were compared.
+    ``rivals`` are those of them with which every value agrees too and that leave no more bytes
+    unexplained (any number if elements are missing); the plainest is first. ``more_rivals`` is true
+    if there are further rivals.
 
-    The search saw ``captures`` pairs; ``held`` further pairs were held back from it. ``proved`` of
-    the held buffers are byte for byte what the layout packs, apart from missing elements and
-    unexplained bytes. ``warnings`` are sentences about tensors that cannot show the whole layout.
+    The search used ``captures`` pairs; ``held`` further pairs were held back. The layout packs
+    ``proved`` of the held-back buffers byte for byte, apart from missing elements and unexplained
+    bytes. ``warnings`` are sentences about tensors that cannot show the whole layout.
     """
 
     layout: Layout | Planes | Table
@@ -101,13 +107,13 @@ class Found:
 
     @property
     def sure(self) -> bool:
-        """True if the layout is made of loops, all elements in the buffer agree with it, most of
-        them have values that occur nowhere else, no rival agrees, no byte is unexplained, and every
-        buffer that was held back is proved.
+        """True if the evidence proves the layout, which needs all of the following.
 
-        If the layout leaves out elements, every element in the buffer needs values that occur
-        nowhere else. At most ``2 * chance + 3`` elements may be ``elsewhere``. ``Planes`` need at
-        least one buffer that was held back.
+        - The layout is no ``Table``, and all elements in the buffer lie where it says.
+        - Most of these elements are ``own``; all are, if the layout leaves out elements.
+        - At most ``2 * chance + 3`` elements are ``elsewhere``.
+        - There are no rivals and no unexplained bytes.
+        - All held-back buffers are proved, and ``Planes`` have at least one.
         """
         inside = self.elements - self.outside
         proven = 2 * self.own > inside
@@ -126,23 +132,25 @@ class Found:
         )
 
     def index_map(self) -> Array:
-        """The places that the layout's own ``index_map`` returns (of ``Planes`` the place of each
-        bit ``(*shape, bits)``), with -1 for missing elements.
+        """Return the layout's ``index_map``, with -1 for missing elements.
+
+        It has the place of each element, for ``Planes`` the place of each bit ``(*shape, bits)``.
         """
         out = self.layout.index_map()
         out[tuple(self.missing.T)] = -1
         return out
 
     def pack(self, tensor: Array) -> bytes:
-        """Return the buffer of a tensor, as ``Layout.pack`` does."""
+        """Return the bytes of the buffer that the layout packs from a tensor."""
         return self.layout.pack(tensor)
 
     def unpack(self, buffer: Buffer) -> Array:
-        """Return the tensor of a buffer, as ``Layout.unpack`` does."""
+        """Return the tensor that the layout unpacks from a buffer."""
         return self.layout.unpack(buffer)
 
     def records(self) -> list[dict[str, Any]]:
-        """A list of one record: the layout as text and as code, and the account."""
+        """Return a list of one record: the layout as text and as code, and the numbers of
+        evidence."""
         record: dict[str, Any] = {"layout": str(self.layout), "code": ""}
         if not isinstance(self.layout, Table):
             record["code"] = repr(self.layout)
@@ -211,7 +219,7 @@ class Found:
 
 
 def _listed(items: Sequence[object]) -> str:
-    """Return the first ``LISTED`` items as a text that ends in ``...`` if there are more."""
+    """Return the first ``LISTED`` items as a text, with ``...`` at its end if there are more."""
     text = ", ".join(map(str, items[:LISTED]))
     if len(items) > LISTED:
         text += " ..."
@@ -219,8 +227,9 @@ def _listed(items: Sequence[object]) -> str:
 
 
 def agreeing(layout: Layout | Table, pairs: Pairs) -> Array:
-    """True for each element ``(*shape)`` whose value is at its place, and at the places of its
-    copies, in the buffer of every capture.
+    """Return an array ``(*shape)`` that is true for the elements with which every buffer agrees.
+
+    A buffer agrees if it has the element's value at its place and at the places of its copies.
     """
     places = layout.index_map().reshape(-1)
     out = np.zeros(places.size, bool)
@@ -240,16 +249,17 @@ def agreeing(layout: Layout | Table, pairs: Pairs) -> Array:
 
 
 def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int, Array]:
-    """Return (layout, filled, unexplained): the layout with the fill and the parts that the places
-    between its elements show, how many of these places are fill, and True for each place that is
-    unexplained, ``(size,) bool``.
+    """Return a layout with the fill and parts that its buffers show, and the account of its places.
+
+    The second value is the number of places between elements that are fill; the third, ``(size,)
+    bool``, is true for each place that is unexplained.
     """
     gaps, first, end = _gaps(layout, pairs)
     same = gaps.copy()
     for buffer in pairs.buffers[1:]:
         same &= buffer == pairs.buffers[0]
-    # bytes between elements show the fill better than bytes before the first element or after the
-    # last
+    # Bytes between elements show the fill better than bytes before the first or after the last
+    # element.
     inside = np.zeros(pairs.size, bool)
     inside[first:end] = same[first:end]
     if not inside.any():
@@ -276,10 +286,11 @@ def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int
 
 
 def _gaps(layout: Layout | Table, pairs: Pairs) -> tuple[Array, int, int]:
-    """Return (True where a place holds no element ``(size,) bool``, the place of the first element,
-    the place after the last).
+    """Return the places without an element, the place of the first element, and the place after the
+    last element.
 
-    The places are found in chunks, so that a large tensor does not take its memory twice.
+    The first value, ``(size,) bool``, is true for a place without an element. Places are computed
+    in chunks, so that a large tensor does not take its memory twice.
     """
     gaps = np.ones(pairs.size, bool)
     places = layout.index_map().reshape(-1)
@@ -298,7 +309,8 @@ def _gaps(layout: Layout | Table, pairs: Pairs) -> tuple[Array, int, int]:
 
 
 def _take(part: slice, gaps: Array, rest: Array) -> int:
-    """Mark the places of a part as explained; return how many of them were explained as fill."""
+    """Mark the places of a part as explained in ``rest``; return how many of them counted as
+    fill."""
     filled = int(np.count_nonzero(gaps[part] & ~rest[part]))
     rest[part] = False
     return filled
@@ -311,7 +323,7 @@ def _constant(offset: int, data: Array) -> Constant:
 
 
 def unexplained(rest: Array, pairs: Pairs) -> tuple[Run, ...]:
-    """Return runs of recorded bytes, each with some place for which ``rest`` is true."""
+    """Return the runs of bytes of the recorded buffer in which ``rest`` is true for a place."""
     per_byte = max(8 // pairs.bits, 1)
     bytes_left = swap_words(np.any(rest.reshape(-1, per_byte), axis=1), pairs.swap)
     data = pairs.recorded(pairs.buffers[0])
@@ -323,8 +335,10 @@ def unexplained(rest: Array, pairs: Pairs) -> tuple[Run, ...]:
 
 
 def _usual(where: Array, layout: Layout | Table, pairs: Pairs) -> int:
-    """Return the most frequent value of the elements that lie wholly in places where ``where`` is
-    true; 0 if there is no such element.
+    """Return the most frequent value in the places for which ``where`` is true.
+
+    The places are read as elements, in step with the first element of the layout. The result is 0
+    if no element fits between other places.
     """
     width = pairs.itemsize
     first = layout.first % width
@@ -341,11 +355,12 @@ def _usual(where: Array, layout: Layout | Table, pairs: Pairs) -> int:
 
 
 def _sums(layout: Layout, pairs: Pairs, rest: Array, gaps: Array) -> Sums | None:
-    """Return the sums of elements at each index of an axis, if they begin at the first unexplained
-    place or at most 3 places before it; None if not.
+    """Return the part of sums over an axis that begins at the first unexplained place or at most 3
+    places before it, None if there is none.
     """
     first = int(rest.argmax())
-    # the first sum may begin earlier: its low bytes may look like fill
+    # The first sum may begin before the first unexplained place, because its low bytes may look
+    # like fill.
     starts = [at for at in range(first, max(first - SUM_BYTES, -1), -1) if gaps[at:first].all()]
     stored = [store(raw, layout.xor, layout.add)[layout.inside] for raw in pairs.raw]
     for signed in (True, False):
@@ -363,17 +378,17 @@ def _sums(layout: Layout, pairs: Pairs, rest: Array, gaps: Array) -> Sums | None
 
 
 def _sums_at(layout: Layout, part: Sums, values: Array, have: Array) -> Sums | None:
-    """Return ``part`` with the number of fill values in each sum, and including the sums of fill
-    alone past the end of its axis; None if the buffers do not hold the sums.
+    """Return ``part`` with the number of fill values in each sum, None if the buffers lack the
+    sums.
 
-    ``values`` are the sums of the elements, ``have`` the int32 in the buffers, both ``(buffers,
-    n)``.
+    Sums of fill alone, past the end of the axis, are included. ``values`` are the sums of the
+    elements, ``have`` are the int32 in the buffers; both are ``(buffers, n)``.
     """
     count = part.count
     room = have.shape[1]
     if room < count:
         return None
-    # sums in the buffer wrap at 32 bits, so the difference is also wrapped to the range of int32
+    # Sums in the buffer wrap at 32 bits, so their difference is wrapped to the range of int32, too.
     over = (have[:, :count] - values + 2**31) % 2**32 - 2**31
     excess = int(over[0, 0])
     fill = layout.fill
@@ -388,10 +403,11 @@ def _sums_at(layout: Layout, part: Sums, values: Array, have: Array) -> Sums | N
             return None
     elif excess:
         return None
-    # the elements of one sum, including fill: so many fill values are summed past the end
+    # The number of elements of one sum, with fill; a sum past the end of the axis has as many fill
+    # values.
     depth = layout.elements // count + fills
-    # Sums past the end of the axis are sums of fill. If the fill is 0, they cannot be told from
-    # other zeros: they are taken up to the end of the last tile.
+    # Sums past the end of the axis are sums of fill. If the fill is 0, these are zeros like others,
+    # and are counted up to the end of the last tile.
     if not fill:
         tiles = [loop.tile for loop in layout.loops if loop.axis == part.axis]
         tile = max(tiles, default=1)

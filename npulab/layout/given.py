@@ -1,4 +1,4 @@
-"""The tensors and buffers that a search is given: checks, and warnings of what they cannot show."""
+"""The tensors and buffers that a search gets: their checks, and warnings if they are unsuitable."""
 
 from __future__ import annotations
 
@@ -24,19 +24,26 @@ from npulab.layout.stored import (
 )
 from npulab.support.refuse import refuse_if
 
-# bits that a signature has more than the number of a place, so that it rarely matches by chance
+# A signature (the values of an element in all captures) has this many bits more than the number of
+# a place, so that it rarely matches by chance.
 SPARE_BITS = 8
-HELD = 4  # 1 of HELD buffers is held back, at most MOST_HELD
+# One of HELD buffers is held back from the search, but at most MOST_HELD buffers.
+HELD = 4
 MOST_HELD = 2
-SPARSE_SHARE = 0.9  # a tensor with so many equal elements may be compressed
-SPARSE_SAMPLE = 2**14  # elements of a tensor, roughly, of which equal ones are counted
-FEW = 16  # a tensor with fewer elements is not judged
+# A tensor may be compressed if this share of its elements are equal.
+SPARSE_SHARE = 0.9
+# Equal elements are counted in a sample of about this many elements.
+SPARSE_SAMPLE = 2**14
+# Equal elements are not counted in a sample of fewer elements.
+FEW = 16
 
 
 @dataclass(frozen=True)
 class Given:
-    """Tensors as unsigned elements of ``dtype``, all of one shape, and their buffers ``(M,)
-    uint8``, all of one size.
+    """Tensors and their buffers, as a search gets them.
+
+    ``raw`` are the tensors as unsigned elements of ``dtype``, all of one shape. ``buffers`` are
+    ``(M,) uint8``, all of one size.
     """
 
     raw: tuple[Array, ...]
@@ -44,9 +51,11 @@ class Given:
     dtype: str
 
     def pairs(self) -> Pairs:
-        """The pairs that the search sees: the others are held back to prove its result."""
+        """Return the pairs that the search sees; the last pairs may be held back to prove the
+        result.
+        """
         bits = BITS[self.dtype]
-        # the search has to tell the elements apart by the buffers that are not held back
+        # So many buffers are needed that their values identify each element.
         places = 8 * len(self.buffers[0])
         needed = -(-(places.bit_length() + SPARE_BITS) // bits)
         seen = max(len(self.raw) - held_back(len(self.raw)), min(needed, len(self.raw)))
@@ -54,12 +63,15 @@ class Given:
         return Pairs(self.raw[:seen], tuple(opened_buffers), self.dtype)
 
     def held(self, seen: int) -> Iterator[tuple[Array, Array]]:
-        """Yield the tensors and buffers after the first ``seen``: the search did not see them."""
+        """Yield the tensors and buffers after the first ``seen``, which the search did not see."""
         for raw, buffer in zip(self.raw[seen:], self.buffers[seen:], strict=True):
             yield values_of(raw, self.dtype), buffer
 
     def warnings(self, sure: bool) -> tuple[str, ...]:
-        """Sentences about tensors that cannot show a layout; ``sure`` if one was found."""
+        """Return sentences about tensors that cannot show a whole layout.
+
+        If ``sure``, a layout was found, and only bits that never change are named.
+        """
         out = []
         bits = ELEMENTS[self.dtype]
         still = still_bits(self.raw, bits)
@@ -133,13 +145,15 @@ def given_pairs(tensors: Any, buffers: Any, dtype: str) -> Given:
 
 
 def held_back(count: int) -> int:
-    """How many of ``count`` buffers the search does not see, so that they can prove its result."""
+    """Return how many of ``count`` buffers are held back from the search, to prove its result."""
     return min(count // HELD, MOST_HELD)
 
 
 def still_bits(raw: Sequence[np.ndarray], bits: int) -> list[int]:
-    """Return the numbers (0 is the lowest) of the bits that have one value in all elements of all
-    tensors; elements are unsigned.
+    """Return the numbers of the bits that are equal in all elements of all tensors; 0 is the
+    lowest.
+
+    ``raw`` are tensors of unsigned elements of ``bits`` bits.
     """
     high = 0
     low = 2**bits - 1
@@ -151,8 +165,9 @@ def still_bits(raw: Sequence[np.ndarray], bits: int) -> list[int]:
 
 
 def sparse_share(raw: Sequence[np.ndarray]) -> float:
-    """Return the share of the most frequent value in a tensor, the largest of all tensors; values
-    are counted in a sample.
+    """Return the largest share that one value has among the elements of one of the tensors.
+
+    Values are counted in a sample of each tensor.
     """
     share = 0.0
     for tensor in raw:

@@ -1,4 +1,4 @@
-"""The items of a buffer, by its layout: what each run of bits means."""
+"""The items of a buffer: each run of its bits with the meaning that a layout gives it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ class Item(NamedTuple):
 def items_of(
     layout: Stored, tensor: Array, data: Array, kind: str, axes: dict[str, int]
 ) -> list[Item]:
-    """Return each element of a tensor, its copies, and the runs of bits between them, in the order
+    """Return items for the elements of a tensor, their copies, and the bits between, in the order
     of the buffer.
 
-    ``axes`` says which axis of the tensor is ``core``, ``channel``, ``plane``, ``row`` and
-    ``column``, as far as it has them. Raises ValueError for a name or an axis that does not exist.
+    ``kind`` is the kind of elements. ``axes`` states the axis of the tensor for some of the names
+    ``core``, ``channel``, ``plane``, ``row`` and ``column``. Raises ValueError for another name or
+    an axis that the tensor does not have.
     """
     for name, axis in axes.items():
         if name not in COORDINATES or not 0 <= axis < tensor.ndim:
@@ -60,7 +61,7 @@ def items_of(
         values = tensor.view(f"u{tensor.itemsize}")
     numbers = np.arange(tensor.size).reshape(tensor.shape)[layout.inside].reshape(-1)
     places = layout.places_before_swap().reshape(-1)[numbers]
-    # elements are sorted by place here, so that the sort of all items at the end is quick
+    # Elements are sorted by place here, so that the sort of all items at the end is quick.
     order = np.argsort(layout.swapped(places), kind="stable")
     places = places[order]
     numbers = numbers[order]
@@ -83,8 +84,8 @@ def items_of(
 
 
 def _beside(layout: Stored, data: Array, bits: Array) -> Iterator[Item]:
-    """Yield the runs of bits between the elements; ``bits`` are the bits at which the elements
-    begin.
+    """Yield items for the runs of bits between elements; ``bits`` has the first bit of each
+    element.
     """
     step = layout.place_bits
     differs = np.unpackbits(data ^ layout.blank(layout.size), bitorder="little")

@@ -1,4 +1,4 @@
-"""Distances in the buffer between neighbours in the tensor, from the buffer's rarest values."""
+"""Search for the distances in a buffer between neighbours in a tensor, by the rarest values."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from numpy import ndarray as Array
 
 from npulab.layout.places import Change, Pairs, halved
 
-ANCHORS = 48  # most elements, of the rarest values, whose neighbours are searched
-# lengths of a window: the shortest that is unlikely to match by chance is used
+# Windows are made around the elements with the rarest values, at most this many.
+ANCHORS = 48
+# The possible lengths of a window, of which the shortest that is unlikely to match by chance is
+# used: at most LIKELY matches are expected by chance.
 WINDOWS = (8, 16, 32)
-LIKELY = 1 / 16  # most matches of a window that are expected by chance
-MOST_PAIRS = 2**21  # most pairs of places of the two rarest values
-VOTES = 2  # fewest windows that have to suggest a distance
-MOST_LAGS = 3  # most distances that are returned
+LIKELY = 1 / 16
+# A window with more pairs of places of its two rarest values is left out.
+MOST_PAIRS = 2**21
+# A distance is returned if at least this many windows suggest it.
+VOTES = 2
+# At most this many distances are returned.
+MOST_LAGS = 3
 
 
 class Window(NamedTuple):
-    """Neighbours along an axis: their ``values`` in each capture, the ``places`` of each value in
-    the first buffer (in elements), and ``rare``, the positions of the two rarest values in the
-    window.
+    """Some neighbours along an axis of a tensor.
+
+    ``values`` are their values in each capture, ``places`` the places of each value in the first
+    buffer (counted in elements), ``rare`` the positions of the two rarest values in the window.
     """
 
     values: list[Array]
@@ -32,12 +38,11 @@ class Window(NamedTuple):
 
 
 def lags(pairs: Pairs, axis: int) -> list[int]:
-    """Return the distances, in elements, between neighbours along an axis, the likeliest first;
-    negative distances go backwards.
+    """Return likely distances between neighbours along an axis, in elements, the likeliest first.
 
-    The two rarest values of a window of neighbours are at few places of the buffer. A place of the
-    one with a place of the other suggests a distance; the remaining values of the window show which
-    distance is right.
+    A negative distance goes backwards. The two rarest values of a window of neighbours are at few
+    places of the buffer. A place of the first value and a place of the second suggest a distance;
+    the other values of the window show if this distance is right.
     """
     width = pairs.itemsize
     cells = [buffer[: len(buffer) // width * width].view(f"<u{width}") for buffer in pairs.buffers]
@@ -50,15 +55,16 @@ def lags(pairs: Pairs, axis: int) -> list[int]:
         votes: Counter[int] = Counter()
         for window in _windows(lines, cells[0][order], order):
             votes.update(_distances(window, cells))
-        # a distance that a single window suggests may be chance
+        # A distance that only one window suggests may be chance.
         if votes:
             return [lag for lag, count in votes.most_common(MOST_LAGS) if count >= VOTES]
     return []
 
 
 def _windows(lines: list[Array], ordered: Array, order: Array) -> Iterator[Window]:
-    """Yield windows around the rarest values, each just long enough that it is unlikely to match by
-    chance.
+    """Yield windows around the rarest values.
+
+    A window is just long enough that it is unlikely to match by chance.
     """
     length = lines[0].shape[1]
     values, inverse = np.unique(lines[0], return_inverse=True)
@@ -70,13 +76,13 @@ def _windows(lines: list[Array], ordered: Array, order: Array) -> Iterator[Windo
     ]
     for turn, (row, column) in enumerate(zip(*np.unravel_index(rarest, often.shape), strict=True)):
         for count in WINDOWS:
-            # by turns the rare value is at the start of the window, at its end, or in its middle
+            # In turn, the rare value is at the start, at the end and in the middle of its window.
             before = (0, count - 1, count // 2)[turn % 3]
             start = min(max(int(column) - before, 0), max(length - count, 0))
             inside = (row, slice(start, start + count))
             share = often[inside] / len(ordered)
-            # a window may match at any pair of a first place and a distance; there are about as
-            # many pairs as the square of the buffer's size
+            # A window may match at any first place with any distance; these are about as many pairs
+            # as the square of the buffer's size.
             if count <= length and float(np.prod(share)) * len(ordered) ** 2 <= LIKELY:
                 a, b = sorted(np.argsort(share, kind="stable")[:2].tolist())
                 if 0 < int(often[inside][a]) * int(often[inside][b]) <= MOST_PAIRS:
@@ -89,7 +95,10 @@ def _windows(lines: list[Array], ordered: Array, order: Array) -> Iterator[Windo
 
 
 def _distances(window: Window, cells: list[Array]) -> set[int]:
-    """Return the distances at which the buffers hold all values of a window."""
+    """Return the distances at which the buffers have all values of a window.
+
+    ``cells`` are the buffers as elements.
+    """
     a, b = window.rare
     apart = window.places[b][None] - window.places[a][:, None]
     whole = (apart % (b - a) == 0) & (apart != 0)
@@ -98,8 +107,7 @@ def _distances(window: Window, cells: list[Array]) -> set[int]:
     last = begin + (len(window.places) - 1) * lag
     fits = (np.minimum(begin, last) >= 0) & (np.maximum(begin, last) < len(cells[0]))
     lag, begin = lag[fits], begin[fits]
-    # the rarest values are compared first: they rule out most distances, so that few are left to
-    # compare for the other values
+    # The rarest values are compared first: they rule out most distances for the other values.
     for at in sorted(range(len(window.places)), key=lambda at: len(window.places[at])):
         good = np.logical_and.reduce(
             [

@@ -20,13 +20,13 @@ from npulab.layout.stored import (
 from npulab.support.refuse import refuse_if
 
 MOST_CAPTURES = 64
-MORE = 2  # captures that are made so that ``find_layout`` can hold some back
+# Captures beyond those that identify every unit, so that ``find_layout`` can hold some back.
+MORE = 2
 MIX = np.uint64(0x9E3779B97F4A7C15)
 MIXES = 3
 MIXED_BITS = 60
-GOLDEN = (
-    0.618  # step from value to value, as a share of the range: near indices have values far apart
-)
+# The step from value to value as a share of their range, so that near indices differ much.
+GOLDEN = 0.618
 
 
 def markers(
@@ -37,20 +37,20 @@ def markers(
     avoid: Iterable[float] = (),
     unit: int = 0,
 ) -> list[np.ndarray]:
-    """Return tensors of ``shape`` and ``dtype`` that together give every element its own values.
+    """Return tensors of ``shape`` and ``dtype`` whose values, read together, identify each element.
 
-    There are ``captures`` of them, by default as few as identify every element, at least two: three
-    uint8 tensors for a million elements. Values in ``avoid`` are not used: a device may treat some
-    values specially, such as a zero point. Floats are positive normal numbers. No element has the
-    same value in all tensors, so that no element looks like fill. At most half of the possible
-    combinations of values are used, spread over the whole range, so that a device which changes
-    values is noticed. Raises ValueError if there are too few values or captures.
+    There are ``captures`` tensors, by default as few as identify each element, but at least two:
+    three uint8 tensors for a million elements. Values in ``avoid`` are not used, because a device
+    may treat a value specially, such as a zero point. Floats are positive normal numbers. Each
+    element has different values in some tensors, so that no element looks like fill. At most half
+    of the possible combinations of values are used, spread over the whole range, so that a device
+    that changes values is noticed. Raises ValueError if there are too few values or captures.
 
-    With a ``unit`` of 1, 2, 4 or 8 bits every unit of every element has its own values, not only
-    every element: elements whose bits lie in planes need that. ``dtype`` is then any whole number
-    of 1 to 16 bits or of 32 bits (``uint5``, ``int12``). These tensors are dense, and every plane
-    changes from capture to capture. By default there are two captures more than identify every
-    unit; ``find_layout`` holds back one or two captures.
+    With a ``unit`` of 1, 2, 4 or 8 bits, values identify each unit of each element, as elements
+    with bits in planes need. ``dtype`` is then an integer type of 1 to 16 or 32 bits (``uint5``,
+    ``int12``). These tensors are dense, and every plane of bits changes from capture to capture. By
+    default there are two captures more than identify each unit; ``find_layout`` holds back one or
+    two of them.
 
     >>> [one.tolist() for one in markers((4,), avoid=[0])]
     [[158, 60, 217, 119], [1, 1, 1, 1]]
@@ -67,14 +67,14 @@ def markers(
     needed = next(
         (count for count in range(2, MOST_CAPTURES) if base**count - base >= 2 * elements), 0
     )
-    # no number of captures is enough if too few values are left
+    # With too few values, no number of captures is enough.
     allowed = f"is to leave enough values for {elements} elements"
     refuse_if(not needed, "avoid", f"all but {base} values", allowed)
     given = f"{captures} for {elements} elements with {base} possible values"
     refuse_if(captures and captures < needed, "captures", given, f"is {needed} or more")
     captures = captures or needed
-    # each element gets a number; the digits of this number (in base ``base``) are its values in the
-    # captures; numbers whose digits are all the same, the multiples of 11...1, are skipped
+    # Each element gets a number, whose digits in base ``base`` are its values in the captures.
+    # Numbers with equal digits, which are the multiples of 11...1, are skipped.
     ones = sum(base**at for at in range(needed))
     index = np.arange(elements, dtype=np.int64)
     index += index // (ones - 1) + 1
@@ -115,10 +115,10 @@ def _unit_markers(
     captures = captures or digits + 1 + MORE
     index = np.arange(1, units + 1, dtype=np.uint64)
     codes = [*_digits(_mixed(index, digits * unit), unit, digits)]
-    # The xor of two digits stays equal if a device changes all digits by one xor. So with this
-    # further digit no changed code is the code of another unit.
+    # If a device changes all digits by one xor, the xor of two digits does not change. This xor as
+    # a further digit makes sure that no changed code is the code of another unit.
     codes.append(codes[0] ^ codes[1])
-    # the captures after these have the digits of other mixes of the index
+    # Further captures have the digits of other mixes of the index.
     for more in range(1, -(-captures // digits)):
         codes += _digits(
             _mixed(index + np.uint64(more * MOST_ELEMENTS**2), MIXED_BITS), unit, digits
@@ -137,9 +137,9 @@ def _digits(codes: np.ndarray, unit: int, count: int) -> Iterator[np.ndarray]:
 
 
 def _mixed(index: np.ndarray, bits: int) -> np.ndarray:
-    """Return a number of ``bits`` bits that looks random for each index.
+    """Return a number of ``bits`` bits for each index, which looks random.
 
-    Each step can be undone, so that different indices below ``2**bits`` get different numbers.
+    Different indices below ``2**bits`` get different numbers, because each step can be undone.
     """
     out = index % np.uint64(2**bits)
     for _ in range(MIXES):
@@ -160,8 +160,8 @@ def _values(dtype: str, avoid: Iterable[float]) -> np.ndarray:
         values = values_of(np.arange(min(2**bits, 2**16)).astype(f"u{kind.itemsize}"), dtype)
     left = values[~np.isin(values, np.array(list(avoid), np.float64))]
     step = int(GOLDEN * len(left))
-    # a step that has a common divisor with the number of values would repeat some values and leave
-    # others out
+    # A step with a common divisor with the number of values would repeat some values and leave out
+    # others.
     while math.gcd(step, len(left)) > 1:
         step += 1
     return left[np.arange(len(left)) * step % max(len(left), 1)]

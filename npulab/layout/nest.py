@@ -1,5 +1,5 @@
-"""A nest of loops over tiles of the axes of a tensor, which says where each element lies in a
-buffer."""
+"""Layouts as nests of loops over tiles of a tensor's axes, which state the place of each
+element."""
 
 from __future__ import annotations
 
@@ -17,36 +17,46 @@ from numpy.lib.stride_tricks import as_strided
 
 from npulab.layout.stored import BYTE_ORDERS, LISTED, MOST_ELEMENTS, Shape, Stored
 
-SLAB = 2**17  # most elements, roughly, whose places are computed at once
+# Places of about this many elements are computed at once.
+SLAB = 2**17
 LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
 
 
 class Stretch(NamedTuple):
-    """Elements in blocks of equal size, which one strided view of the buffer covers."""
+    """Elements in blocks of equal size, which one strided view of the buffer covers.
 
-    place: int  # bytes from the layout's offset to the first element
-    first: tuple[int, ...]  # index of the first element
-    counts: tuple[int, ...]  # number of blocks of each loop
-    steps: tuple[int, ...]  # bytes from block to block of each loop
+    ``first`` is the index of the first element, ``place`` the bytes from the layout's offset to it.
+    ``counts`` and ``steps`` are, for each loop, the number of blocks and the bytes from block to
+    block.
+    """
+
+    place: int
+    first: tuple[int, ...]
+    counts: tuple[int, ...]
+    steps: tuple[int, ...]
 
 
 class AxisPiece(NamedTuple):
-    """A range of indices of one axis in which each loop over the axis has blocks of one size."""
+    """A range of indices of one axis in which each loop over the axis has blocks of one size.
 
-    first: int  # first index of the piece
-    place: int  # bytes from index 0 of the axis to the first index
-    counts: dict[int, int]  # number of blocks, by the number of the loop
+    ``first`` is the first index, ``place`` the bytes from index 0 of the axis to it. ``counts`` has
+    the number of blocks in the range by the number of the loop.
+    """
+
+    first: int
+    place: int
+    counts: dict[int, int]
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A level of a nest: blocks of ``tile`` indices of ``axis``. ``stride`` is the bytes from block
-    to block, or a tuple of the bytes from the first block to each block.
+    """A loop of a nest: blocks of ``tile`` indices of ``axis``.
 
-    Without a stride every block starts at the end of the block before it, so that a block which the
-    axis does not fill is shorter in the buffer too. Inside of such a loop, either no loop has a
-    stride, or all loops from some loop inwards have one. The loops with strides then take, all
-    together, the stride of the outermost of them times the number of its blocks.
+    ``stride`` is the bytes from block to block, or a tuple of the bytes from the first block to
+    each block. Without a stride, a block starts at the end of the block before it, so a block that
+    the axis does not fill is shorter in the buffer, too. Inside of such a loop, no loop has a
+    stride, or all loops from some loop inwards have one; together, these take the stride of the
+    outermost of them times the number of its blocks.
     """
 
     axis: int
@@ -54,7 +64,7 @@ class Loop:
     stride: int | tuple[int, ...] | None = None
 
     def reach(self, blocks: Any) -> Any:
-        """Return the bytes from the first block to each of ``blocks``, which are block numbers."""
+        """Return the bytes from the first block to each block whose number is in ``blocks``."""
         if isinstance(self.stride, tuple):
             return np.array(self.stride)[blocks]
         return blocks * (self.stride or 0)
@@ -62,11 +72,11 @@ class Loop:
 
 @dataclass(frozen=True)
 class Layout(Stored):
-    """Where each element of a tensor of ``shape`` lies: loops from the outermost to the innermost.
+    """The place of each element of a tensor of ``shape``, by loops from the outermost inwards.
 
-    The element at an index lies at ``offset`` plus, for each loop, the loop's stride times the
-    number of the block that has the index. A loop divides the blocks of the next loop outside of it
-    over the same axis.
+    The place of an element is ``offset`` plus, for each loop, the loop's stride times the number of
+    the block that has the element's index. A loop divides the blocks of the next outer loop over
+    the same axis.
 
     - ``dtype``: the numpy name of the elements' type, or a name such as ``int4`` or ``uint1``.
     - ``size``: the bytes of the buffer, by default up to the last element, copy or part.
@@ -74,17 +84,17 @@ class Layout(Stored):
     - ``xor``, ``add``, ``big_endian``: the stored element is ``(raw ^ xor) + add``, modulo its
       range, little-endian unless ``big_endian``.
     - ``copies``: the distances in bytes at which each element is stored again.
-    - ``fill``, ``parts``: the bytes between elements hold the ``parts``, or else ``fill`` (an
-      unsigned element).
+    - ``fill``, ``parts``: the bytes between elements are those of ``parts``; all other bytes repeat
+      the unsigned element ``fill``.
     - ``starts``: for each axis, the position in its first tile at which the axis begins.
     - ``join``: the axes of each tuple are one axis for the loops, the last axis the fastest; loops
       name it by the first axis of the tuple.
-    - ``swap``: the bytes of each word of ``swap`` bytes are reversed in the buffer; offsets of
-      parts are offsets before that.
+    - ``swap``: the bytes of each word of ``swap`` bytes are reversed in the buffer. Offsets of
+      parts count before the words are reversed.
 
-    For elements below 8 bits offset, strides, copies and places count elements, not bytes. Raises
-    ValueError for loops that leave out indices, and for places that are outside of the buffer or
-    taken twice.
+    For elements of fewer than 8 bits, offset, strides, copies and places count elements instead of
+    bytes. Raises ValueError for loops that leave out indices, and for places outside of the buffer
+    or of two elements.
 
     >>> rows = Layout((2, 3), (Loop(0, stride=4), Loop(1, stride=1)), size=8)
     >>> rows.pack(np.array([[1, 2, 3], [4, 5, 6]], np.uint8)).hex(" ")
@@ -149,7 +159,7 @@ class Layout(Stored):
 
     @property
     def _inner_axes(self) -> set[int]:
-        """The axes that are joined to another axis."""
+        """The numbers of the axes that are joined to another axis."""
         return set(chain(*(group[1:] for group in self.join)))
 
     def _strides(self) -> Iterator[int]:
@@ -197,8 +207,9 @@ class Layout(Stored):
             )
 
     def _ends(self) -> tuple[int, int]:
-        """Return (the first place of the elements, the place after the last); raises ValueError if
-        two elements overlap.
+        """Return the first place of an element, and the place after the last element.
+
+        Raises ValueError if two elements overlap.
         """
         low = self.offset
         if self._solid:
@@ -209,8 +220,8 @@ class Layout(Stored):
                 line = self._line(axis, n)
                 low += int(line.min())
                 high += int(line.max())
-            # the quick test also fails for strides that interleave although no elements overlap:
-            # then the places are compared one by one
+            # The quick test also fails for strides that interleave although no elements overlap;
+            # then places are compared one by one.
             apart = self._nested() or self._apart(self.places_before_swap()[self.inside], low, high)
         else:
             places = self.places_before_swap()[self.inside]
@@ -222,7 +233,10 @@ class Layout(Stored):
         return low, high
 
     def _line(self, axis: int, n: int) -> Array:
-        """The bytes from index 0 of an axis to each of its indices, if every loop has a stride."""
+        """Return the bytes from index 0 of an axis to each of its ``n`` indices.
+
+        Every loop must have a stride.
+        """
         left = np.arange(self.starts[axis], n)
         out = np.zeros(len(left), np.int64)
         for loop in self.loops:
@@ -233,8 +247,8 @@ class Layout(Stored):
         return out
 
     def _nested(self) -> bool:
-        """True if every stride is at least the bytes that all loops with smaller strides span
-        together.
+        """Return true if each stride is at least the bytes that the loops with smaller strides
+        span.
         """
         left = list(self._ends_of_axes)
         steps = []
@@ -255,8 +269,8 @@ class Layout(Stored):
         return True
 
     def _apart(self, places: Array, low: int, high: int) -> bool:
-        # every byte from the first to the last gets a mark: without a limit two huge strides would
-        # fill the memory
+        # Every byte from the first to the last gets a mark, so without a limit two huge strides
+        # would fill the memory.
         if high - low > MOST_ELEMENTS:
             raise ValueError(
                 f"loops: got strides that interleave from byte {low} to {high}, allowed over more "
@@ -287,8 +301,9 @@ class Layout(Stored):
 
     @property
     def _strided(self) -> bool:
-        """True if strided views can hold all elements: blocks have no gaps at all, or every loop
-        has one number as its stride.
+        """True if strided views can cover all elements.
+
+        They can if no loop has a stride, or if every loop has a number as its stride.
         """
         return self._solid or (
             self._even and not any(isinstance(loop.stride, tuple) for loop in self.loops)
@@ -296,8 +311,9 @@ class Layout(Stored):
 
     @property
     def _solid(self) -> bool:
-        """True if blocks follow each other without gaps, so that a short block moves all blocks
-        after it.
+        """True if blocks follow each other without gaps.
+
+        A short block then moves all blocks after it.
         """
         return all(loop.stride is None for loop in self.loops)
 
@@ -308,8 +324,9 @@ class Layout(Stored):
 
     @property
     def _joined_extents(self) -> Shape:
-        """How many indices each axis has if joined axes are one: the first has the product, the
-        others 1.
+        """The number of indices of each axis if joined axes are one axis.
+
+        The first of joined axes has the product of their sizes, the others have 1.
         """
         if not self.join:
             return self.extents
@@ -317,8 +334,9 @@ class Layout(Stored):
 
     @property
     def _ends_of_axes(self) -> Shape:
-        """The end of each axis as loops count it: ``_joined_extents`` plus ``starts``, the
-        positions in the first tile before the axis begins.
+        """The end of each axis as loops count it: ``_joined_extents`` plus ``starts``.
+
+        ``starts`` are the positions in the first tile before the axis begins.
         """
         extents = self._joined_extents
         if any(self.starts):
@@ -326,7 +344,7 @@ class Layout(Stored):
         return extents
 
     def _split(self, tensor: Array) -> Array:
-        """Return the tensor with joined axes separated again: the inverse of ``join_axes``."""
+        """Return a tensor with joined axes separated again, the inverse of ``join_axes``."""
         if not self.join:
             return tensor
         order = joined_order(len(self.shape), self.join)
@@ -338,8 +356,9 @@ class Layout(Stored):
         tensor: Array,
         copy: int,
     ) -> Iterator[tuple[Array, Array]]:
-        """Yield pairs of views, of a buffer and of the tensor, that hold the same elements; each
-        has an axis for each loop.
+        """Yield pairs of views, one of the buffer and one of the tensor, with the same elements.
+
+        Each view has an axis for each loop; ``copy`` is the distance of a copy of the elements.
         """
         stored = np.dtype(f"{BYTE_ORDERS[self.big_endian]}u{self.itemsize}")
         strides = [tensor.strides[loop.axis] * loop.tile for loop in self.loops]
@@ -352,8 +371,9 @@ class Layout(Stored):
             yield view, as_strided(start, counts, strides)
 
     def _strided_stretches(self) -> Iterator[Stretch]:
-        """Yield the stretches if every loop has a stride: one for each combination of the axes'
-        pieces.
+        """Yield the stretches of a layout in which every loop has a stride.
+
+        There is one for each combination of the axes' pieces.
         """
         pieces = []
         for axis, (start, end) in enumerate(zip(self.starts, self._ends_of_axes, strict=True)):
@@ -370,8 +390,11 @@ class Layout(Stored):
             yield Stretch(place, first, blocks, steps)
 
     def _stretches(self, depth: int, extents: Shape) -> list[Stretch]:
-        """Return the stretches over ``extents`` indices if no loop has a stride, from loop number
-        ``depth`` on: for each loop first those of its whole blocks, then those of its short block.
+        """Return the stretches of ``extents`` indices of the axes, from loop number ``depth``
+        inwards.
+
+        No loop has a stride. For each loop, the stretches of its whole blocks come first, then
+        those of its short block.
         """
         if depth == len(self.loops):
             return [Stretch(0, (0,) * len(extents), (), ())]
@@ -395,9 +418,10 @@ class Layout(Stored):
         return stretches
 
     def _pieces(self, axis: int, start: int, end: int, depth: int) -> list[AxisPiece]:
-        """Return pieces of the indices ``start`` to ``end`` of an axis, in each of which every loop
-        from number ``depth`` on has blocks of one size: whole blocks are separate from the short
-        blocks before and after them.
+        """Return pieces of the indices ``start`` to ``end`` of an axis.
+
+        In a piece every loop from number ``depth`` inwards has blocks of one size: whole blocks are
+        separate from the short blocks before and after them.
         """
         while depth < len(self.loops) and self.loops[depth].axis != axis:
             depth += 1
@@ -406,7 +430,7 @@ class Layout(Stored):
         loop = self.loops[depth]
         tile = loop.tile
         whole = range(-(-start // tile), end // tile)
-        # a start and an end inside of one block give one key, so that their block counts once
+        # A start and an end inside of one block give one key, so their block counts once.
         blocks = {at // tile: 1 for at in (start, end) if at % tile}
         if whole:
             blocks[whole[0]] = len(whole)
@@ -423,10 +447,11 @@ class Layout(Stored):
 
     @property
     def _items(self) -> tuple[int, list[int]]:
-        """The items that loops without strides place one after another: (bytes from item to item,
-        how many indices of each axis an item has).
+        """The items that loops without strides place one after another.
 
-        An item is an element or, if loops inside have strides, a block of the outermost of these.
+        An item is an element or, if inner loops have strides, a block of the outermost of these.
+        The result is the bytes from item to item, and the number of indices of each axis in an
+        item.
         """
         left = list(self._ends_of_axes)
         packed = False
@@ -443,16 +468,18 @@ class Layout(Stored):
         return tuple(stop - start for start, stop in self.window)
 
     def places_before_swap(self) -> Array:
-        """Place of each element ``(*shape) int64`` before words are swapped, -1 if it is not in the
-        buffer."""
+        """Return the place of each element ``(*shape) int64`` before words are swapped.
+
+        The place is -1 for an element that is not in the buffer.
+        """
         out = np.full(self.shape, -1, np.int64)
         extents = self._joined_extents
         if self.join:
             places = np.empty(extents, np.int64)
         else:
             places = out[self.inside]
-        # places are computed slab by slab, so that the factors of a nest with short blocks take
-        # little memory
+        # Places are computed slab by slab, so that the factors of a nest with short blocks take
+        # little memory.
         axis = int(np.argmax(extents))
         length = max(SLAB * extents[axis] // max(self.elements, 1), 1)
         for start in range(0, extents[axis], length):
@@ -464,8 +491,10 @@ class Layout(Stored):
         return out
 
     def at(self, *index: Any) -> Any:
-        """Return the byte offset of elements, from their index along each axis: numbers, or arrays
-        of one shape, inside of the window.
+        """Return the byte offsets of elements from their indices.
+
+        There is an argument for each axis: a number, or arrays of one shape. Indices are inside of
+        the window.
         """
         inside = []
         for axis_index, (start, _) in zip(index, self.window, strict=True):
@@ -477,7 +506,10 @@ class Layout(Stored):
         return self.swapped(self._places(inside))
 
     def _places(self, index: Sequence[Any]) -> Any:
-        """Return places from indices of the joined axes; the first index in the window is 0."""
+        """Return the places of elements from their indices along the joined axes.
+
+        Indices count from the window's first index.
+        """
         left = list(index)
         for axis, start in enumerate(self.starts):
             if start:
@@ -485,14 +517,14 @@ class Layout(Stored):
         whole = self._joined_extents
         extents: list[Any] = list(self._ends_of_axes)
         pitch, covered = self._items
-        # terms of one shape are added first, so that few additions are of the whole tensor
+        # Terms of one shape are added first, so that few additions are of the whole tensor.
         terms: dict[tuple[int, ...], Any] = {}
         for loop in self.loops:
             block = left[loop.axis] // loop.tile
             term = loop.reach(block)
             if loop.stride is None:
-                # the blocks before this block are full along the loop's own axis; along every other
-                # axis they are as short as the block that contains them
+                # The blocks before this block are full along the loop's own axis. Along every other
+                # axis they are as short as the block that contains them.
                 step: Any = pitch * -(-min(loop.tile, whole[loop.axis]) // covered[loop.axis])
                 for axis, extent in enumerate(extents):
                     if axis != loop.axis:
@@ -501,8 +533,8 @@ class Layout(Stored):
             terms[np.shape(term)] = terms.get(np.shape(term), 0) + term
             left[loop.axis] = left[loop.axis] - block * loop.tile
             short = np.minimum(loop.tile, extents[loop.axis] - block * loop.tile)
-            # equal extents become one number, so that the products in the inner loops do not grow
-            # to the size of the tensor
+            # Equal extents become one number, so that products in the inner loops do not grow to
+            # the size of the tensor.
             if short.size and (short == short.flat[0]).all():
                 extents[loop.axis] = int(short.flat[0])
             else:
@@ -580,8 +612,9 @@ def _stride_text(stride: int | tuple[int, ...] | None) -> str:
 
 
 def join_axes(tensor: Array, join: Sequence[Sequence[int]]) -> Array:
-    """Return a tensor in which the axes of each group of ``join`` are one axis, in place of the
-    first axis of the group; its further axes get 1 index.
+    """Return a tensor in which the axes of each group of ``join`` are joined to one axis.
+
+    It takes the place of the group's first axis; the other axes of the group get size 1.
     """
     if not join:
         return tensor
@@ -590,9 +623,8 @@ def join_axes(tensor: Array, join: Sequence[Sequence[int]]) -> Array:
 
 
 def joined_order(axes: int, join: Iterable[Sequence[int]]) -> list[int]:
-    """The axes as a transpose takes them: by number, but the further axes of a group directly after
-    its first axis.
-    """
+    """Return the order of axes in which the axes of each group of ``join`` follow its first
+    axis."""
     order = [*range(axes)]
     for first, *others in join:
         order = [axis for axis in order if axis not in others]
@@ -602,7 +634,7 @@ def joined_order(axes: int, join: Iterable[Sequence[int]]) -> list[int]:
 
 
 def joined_extents(extents: Shape, join: Iterable[Sequence[int]]) -> Shape:
-    """How many indices each axis has after ``join_axes``."""
+    """Return the number of indices of each axis after ``join_axes``."""
     out = [*extents]
     for first, *others in join:
         for axis in others:
@@ -612,13 +644,13 @@ def joined_extents(extents: Shape, join: Iterable[Sequence[int]]) -> Shape:
 
 
 def axis_letters(shape: Shape) -> Sequence[str]:
-    """The letter of each axis of a shape, as texts name it."""
+    """Return the letter of each axis of a shape, as texts of layouts name it."""
     return LETTERS.get(len(shape)) or [f"a{axis}_" for axis in range(len(shape))]
 
 
 def name_joined(letters: list[str], join: Iterable[Sequence[int]]) -> None:
-    """Replace, in place, the letter of the first of joined axes by the letters of all in
-    brackets.
+    """Replace in ``letters`` the letter of the first of joined axes by the letters of all joined
+    axes in brackets.
     """
     for group in join:
         together = "".join(letters[axis] for axis in group)
@@ -626,7 +658,7 @@ def name_joined(letters: list[str], join: Iterable[Sequence[int]]) -> None:
 
 
 def starts_said(letters: Sequence[str], starts: Sequence[int]) -> Iterator[str]:
-    """Yield a text for each axis that begins inside of a tile."""
+    """Yield a text for each axis that begins inside of its first tile."""
     for letter, start in zip(letters, starts, strict=True):
         if start:
             yield f"{letter} from place {start} of its tile"

@@ -1,4 +1,4 @@
-"""Parts of a buffer other than the elements of its tensor."""
+"""Parts of a buffer that are not elements of its tensor: sums of elements, and constant bytes."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import numpy as np
 from numpy import ndarray as Array
 
 SUM_BYTES = 4
-SHOWN = 8  # most bytes of a constant part that its text shows
+# The text of a constant part shows at most this many bytes.
+SHOWN = 8
 
 
 @dataclass(frozen=True)
 class _Bytes(ABC):
-    """Bytes of a buffer from byte ``offset`` on."""
+    """A part of a buffer that begins at byte ``offset``."""
 
     offset: int
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """The number of bytes."""
+        """The number of bytes of the part."""
 
     @property
     def end(self) -> int:
-        """The offset of the byte after the last."""
+        """The offset of the byte after the part."""
         return self.offset + self.size
 
 
 @dataclass(frozen=True)
 class Sums(_Bytes):
-    """``count`` little-endian int32 at ``offset``: the sum of the stored elements at each index of
-    ``axis``.
+    """Sums of the stored elements at each index of ``axis``, as ``count`` little-endian int32.
 
-    Each of these sums includes ``fills`` times the fill value. If ``count`` is larger than the
-    axis, the sums past its end are sums of ``depth`` fill values alone. Elements are summed as
-    signed numbers if ``signed``, else as unsigned numbers.
+    Each sum includes ``fills`` times the fill value. If ``count`` is larger than the axis, the sums
+    past its end are sums of ``depth`` fill values. Elements are summed as signed numbers if
+    ``signed``, else as unsigned numbers.
     """
 
     axis: int
@@ -53,9 +53,10 @@ class Sums(_Bytes):
         return f"{self.count} sums over axis {self.axis} at byte {self.offset}"
 
     def data(self, stored: Array, fill: int, bits: int) -> Array:
-        """Return the part's bytes ``(size,) uint8``.
+        """Return the bytes of the part, ``(size,) uint8``.
 
-        ``stored`` are the elements that are in the buffer, as unsigned integers of ``bits`` bits.
+        ``stored`` are the elements in the buffer, as unsigned integers of ``bits`` bits; ``fill``
+        is the fill value.
         """
         have = sums(stored, self.axis, self.signed, bits)
         value = fill
@@ -68,7 +69,7 @@ class Sums(_Bytes):
 
 @dataclass(frozen=True)
 class Constant(_Bytes):
-    """Bytes from ``offset`` on that do not depend on the tensor: ``data``, ``repeat`` times."""
+    """Bytes that do not depend on the tensor: ``data``, repeated ``repeat`` times."""
 
     data: bytes
     repeat: int = 1
@@ -79,7 +80,7 @@ class Constant(_Bytes):
 
     @property
     def row(self) -> Array:
-        """The bytes ``(size,) uint8``."""
+        """The bytes of the part, ``(size,) uint8``."""
         return np.tile(np.frombuffer(self.data, np.uint8), self.repeat)
 
     def __str__(self) -> str:
@@ -93,16 +94,18 @@ Part = Sums | Constant
 
 
 def sums(stored: Array, axis: int, signed: bool, bits: int) -> Array:
-    """The sum ``(n,) int64`` of the elements at each of the ``n`` indices of an axis.
+    """Return the sum of the elements at each of the ``n`` indices of an axis, ``(n,) int64``.
 
-    ``stored`` are unsigned integers; if ``signed``, their bits are summed as signed numbers.
+    ``stored`` are unsigned integers of ``bits`` bits; if ``signed``, they are summed as signed
+    numbers with the same bits.
     """
     rest = tuple(other for other in range(stored.ndim) if other != axis)
     if not signed:
         return stored.sum(rest, dtype=np.int64)
     if bits >= 8:
         return stored.view(f"i{stored.itemsize}").sum(rest, dtype=np.int64)
-    # a flipped sign bit adds half of the range to each element: the sum less these halves is signed
+    # Flipping the sign bit adds half of the range to each element; subtracting these halves from
+    # the sum gives the sum of signed numbers.
     half = 2 ** (bits - 1)
     moved = (stored.astype(np.int8) ^ half).sum(rest, dtype=np.int64)
     return moved - half * (stored.size // stored.shape[axis])

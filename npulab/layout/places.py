@@ -1,4 +1,4 @@
-"""Search for the places in the buffers that hold the values of each element, without any rule."""
+"""Search for the places in buffers that have the values of each element, without any rule."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from numpy import ndarray as Array
 from npulab.layout.stored import BITS, Shape, joined, opened, store, swap_words
 
 CHUNK = 2**16
-SAMPLE = 256  # elements of a sample; the share of all elements that is found is estimated from it
-FEW = 16  # elements of a sample that are tried with every number as xor or summand
-MOST_CHANGES = 8  # most numbers, as summand and as xor each, that become changes
-MOST_COPIES = 16  # most places of one element
-MANY = 255  # the largest count of places (uint8): more places count as MANY
+# The share of elements that are found is estimated from a sample of this many elements.
+SAMPLE = 256
+# Every number is tried as xor and as summand with this many elements of the sample.
+FEW = 16
+# At most this many summands, and as many xors, become changes.
+MOST_CHANGES = 8
+# Copies are searched up to this many places of one element.
+MOST_COPIES = 16
+# The largest count of places, which is uint8; more places count as MANY.
+MANY = 255
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Tensors as unsigned elements, all of one shape, and their buffers ``(M,) uint8``, all of one
-    size.
+    """Tensors and their buffers, as a search reads them.
 
-    The buffers are as recorded, but words of ``swap`` bytes are swapped back, and each element
-    below 8 bits is in a byte of its own (the first from the highest bits with ``high_first``).
+    ``raw`` are tensors of unsigned elements, all of one shape; ``buffers`` are ``(M,) uint8``, all
+    of one size. In the buffers, words of ``swap`` bytes are swapped back, and each element of fewer
+    than 8 bits has a byte of its own; with ``high_first`` the first element of a recorded byte came
+    from its highest bits.
     """
 
     raw: tuple[Array, ...]
@@ -49,18 +55,17 @@ class Pairs:
 
     @property
     def size(self) -> int:
-        """The number of places in a buffer."""
+        """The number of places in a buffer: bytes, or elements of fewer than 8 bits."""
         return len(self.buffers[0])
 
     @property
     def bytes(self) -> int:
-        """The number of bytes in a buffer."""
+        """The number of bytes of a recorded buffer."""
         return self.size * min(self.bits, 8) // 8
 
     def read(self, swap: int, high_first: bool) -> Pairs:
-        """Return the pairs with the buffers read in another way, as ``swap`` and ``high_first`` of
-        the result say.
-        """
+        """Return the pairs with the recorded buffers read with another ``swap`` or
+        ``high_first``."""
         return replace(
             self,
             swap=swap,
@@ -72,19 +77,19 @@ class Pairs:
         )
 
     def recorded(self, buffer: Array) -> Array:
-        """Return a buffer as it was recorded: the inverse of ``opened``."""
+        """Return a buffer of the pairs as it was recorded, the inverse of ``stored.opened``."""
         return swap_words(joined(buffer, self.bits, self.high_first), self.swap)
 
 
 class Change(NamedTuple):
-    """A change of elements before they are stored, as the fields of ``Stored`` describe it."""
+    """A change of elements before they are stored: fields of ``Stored`` with the same names."""
 
     xor: int = 0
     add: int = 0
     big_endian: bool = False
 
     def of(self, raw: Array) -> Array:
-        """Return the elements as a little-endian reader of the buffer sees them."""
+        """Return changed elements, as a little-endian reader of the buffer reads them."""
         out = store(raw, self.xor, self.add)
         if self.big_endian:
             return out.byteswap()
@@ -93,11 +98,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """Which values identify an element: its own value in all captures, and the values of the
-    ``count - 1`` elements after it along ``axis``.
+    """The values that identify an element, and the places at which they are searched.
 
-    These neighbours lie ``lag`` bytes apart in the buffer. Only the places ``first + n * step`` of
-    the buffer are searched.
+    They are the values in all captures of the element and of the ``count - 1`` elements after it
+    along ``axis``, which lie ``lag`` places apart in the buffer. Only the places
+    ``first + n * step`` are searched.
     """
 
     first: int
@@ -109,12 +114,12 @@ class Signature:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """The places of signatures, as arrays ``(*shape)``.
+    """The places of elements by their signatures, as arrays ``(*shape)``.
 
-    ``place`` is the first place of each element (int32, -1 if its signature is not in the buffer).
-    ``count`` is the number of places with its signature (uint8, at most ``MANY``). ``shared`` is
-    true if another element has the same signature. ``copies`` are distances, in places, at which
-    all elements seem to be stored again.
+    ``place`` is the first place with the element's signature (int32), -1 if the buffer has none.
+    ``count`` is the number of such places (uint8, at most ``MANY``). ``shared`` is true if another
+    element has the same signature. ``copies`` are distances, in places, at which all elements seem
+    to be stored again.
     """
 
     place: Array
@@ -134,13 +139,13 @@ class Sought:
             + 1,
             0,
         )
-        # a key and its place are one number, so that sorting takes no further memory
+        # A key and its place are one number, so that sorting takes no further memory.
         self.bits = max(places, pairs.raw[0].size, 2).bit_length()
         self.low = np.uint64(2**self.bits - 1)
         self.sorted = self._numbered(self._buffer_columns(places), places)
 
     def share(self, change: Change, sample: Sequence[Array] | None = None) -> float:
-        """Return which share of a sample of elements has its signature in the buffer."""
+        """Return the share of a sample of elements whose signature, changed, is in the buffer."""
         columns = [change.of(column) for column in (self.sample() if sample is None else sample)]
         if not len(self.sorted) or not columns or not len(columns[0]):
             return 0.0
@@ -148,9 +153,10 @@ class Sought:
         return float(np.mean(end > first))
 
     def often(self, name: str, sample: Sequence[Array]) -> Array:
-        """Return a count for each number below ``2 ** bits``: how many of the first ``FEW``
-        elements of a sample are in the buffer if the number is added to their values (``name`` is
-        "add") or xored with them ("xor").
+        """Return for each number below ``2 ** bits`` how many elements it brings into the buffer.
+
+        The first ``FEW`` elements of a sample are tried, with the number added to their values if
+        ``name`` is "add", xored with them if it is "xor".
         """
         numbers = np.arange(256**self.pairs.itemsize).astype(sample[0].dtype)
         out = np.zeros(len(numbers), np.int64)
@@ -164,7 +170,8 @@ class Sought:
         return out
 
     def sample(self, count: int = SAMPLE) -> list[Array]:
-        """Return the values of a sample of elements: an array for each value in a signature."""
+        """Return the values of ``count`` elements of a sample: an array for each value in a
+        signature."""
         shape = self._window_shape()
         size = int(np.prod(shape))
         if not size:
@@ -173,7 +180,7 @@ class Sought:
         return [column[chosen] for column in self._tensor_columns(Change())]
 
     def look_up(self, change: Change) -> Seen:
-        """Return the places of every element, changed by ``change``."""
+        """Return the places of every element whose values were changed by ``change``."""
         shape = self._window_shape()
         size = int(np.prod(shape))
         numbered = self._numbered(self._tensor_columns(change), size)
@@ -181,8 +188,8 @@ class Sought:
         shared = np.zeros(size, bool)
         for start in range(0, size, CHUNK):
             part = numbered[start : start + CHUNK]
-            # the comparison includes the first key of the next chunk: otherwise equal keys on both
-            # sides of the chunk's end would count as unique
+            # The first key of the next chunk is compared too; otherwise equal keys on both sides of
+            # the chunk's end would count as unique.
             pair = numbered[start : start + CHUNK + 1]
             same = (pair[1:] ^ pair[:-1]) <= self.low
             shared[pair[1:][same] & self.low] = True
@@ -204,9 +211,11 @@ class Sought:
         )
 
     def _copies(self, numbered: Array, count: Array, shared: Array) -> tuple[int, ...]:
-        """Return the distances of copies: from an element's first place to each further place, if
-        most of a sample of elements have the distance. Empty unless at least half of the elements
-        that no other element equals have the same number of places, 2 or more.
+        """Return the distances, in places, at which elements seem to be stored again.
+
+        A distance goes from an element's first place to a further place, and most of a sample of
+        elements have it. The result is empty unless at least half of the elements with a signature
+        of their own have the same number of places, 2 or more.
         """
         alone = count[~shared & (count > 0)]
         usual = max(
@@ -225,8 +234,8 @@ class Sought:
     def _whole(self, seen: Seen) -> Seen:
         """Return the places of signatures in the shape of the tensor.
 
-        A signature that is found also gives the places of the neighbours in it: each lies ``lag``
-        bytes after the one before.
+        A signature that is found also states the places of its neighbours: each lies ``lag`` places
+        after the neighbour before it.
         """
         shape, axis, lag = self.pairs.shape, self.signature.axis, self.signature.lag
         if seen.place.shape == shape:
@@ -234,8 +243,8 @@ class Sought:
         place, count = np.full(shape, -1, np.int32), np.zeros(shape, np.uint8)
         shared = np.zeros(shape, bool)
         sure = known(seen)
-        # an element's own signature is written last: it counts more than the places that its
-        # neighbours' signatures imply
+        # The place of an element's own signature is written last, so it replaces places that
+        # signatures of its neighbours imply.
         for at in reversed(range(self.signature.count)):
             window = tuple(
                 slice(at, at + n) if other == axis else slice(None)
@@ -274,8 +283,9 @@ class Sought:
                 yield out.view(f"<u{itemsize}")[:, 0]
 
     def _keys(self, columns: Iterable[Array], size: int) -> Array:
-        """Return a key for each signature: its values themselves if they fit next to the number of
-        a place, else a hash.
+        """Return a key for each of ``size`` signatures: its values, or a hash of them.
+
+        The values are the key if they fit into 64 bits together with the number of a place.
         """
         width = self.pairs.bits
         fits = width * len(self.pairs.raw) * self.signature.count <= 64 - self.bits
@@ -285,8 +295,8 @@ class Sought:
                 out *= np.uint64(2**width)
                 out += column
             else:
-                # a product carries bits upwards only: without the shift the high bits of a column
-                # would never reach the low bits of the hash
+                # A product moves bits only upwards; without the shift, high bits of a column would
+                # never reach low bits of the hash.
                 out ^= column
                 out *= MIX
                 out ^= out >> np.uint64(29)
@@ -306,17 +316,19 @@ class Sought:
 
 
 def known(seen: Seen) -> Array:
-    """True for each element whose signature no other element has, and is at exactly one place, plus
-    one place for each copy.
+    """Return an array that is true for elements with a place of their own.
+
+    Such an element's signature belongs to no other element and is at exactly one place, and at one
+    more for each copy.
     """
     return ~seen.shared & (seen.count == len(seen.copies) + 1)
 
 
 def changes(sought: Sought) -> list[tuple[float, Change]]:
-    """Return (share, change): ways in which elements may be changed before they are stored, each
-    with the share of a sample of elements that is then found.
+    """Return (share, change) for changes that elements may have had before they were stored.
 
-    The largest share comes first; of changes with equal shares, "no change" comes first.
+    ``share`` is the share of a sample of elements that is found with the change. The largest share
+    comes first; among equal shares, "no change" comes first.
     """
     bits = sought.pairs.bits
     sample = sought.sample()
@@ -331,7 +343,7 @@ def changes(sought: Sought) -> list[tuple[float, Change]]:
     if 8 <= bits <= 16 and sample:
         for name in ("add", "xor"):
             often = sought.often(name, sample)
-            # 0 (no change) and half of the range are in ``tried`` already
+            # 0 (no change) and half of the range are in ``tried`` already.
             often[[0, half]] = 0
             best = np.argsort(-often, kind="stable")[:MOST_CHANGES]
             tried += [
@@ -344,7 +356,7 @@ def changes(sought: Sought) -> list[tuple[float, Change]]:
 
 
 def halved(bits: int) -> Change:
-    """Return the change that adds half of the range to each element."""
+    """Return the change that adds half of the range to each element of ``bits`` bits."""
     if bits >= 8:
         return Change(add=2 ** (bits - 1))
     return Change(xor=2 ** (bits - 1))

@@ -1,6 +1,6 @@
-"""Layouts that many NPUs and libraries use; the caller gives their tile sizes.
+"""Layouts that many NPUs and libraries use, for tile sizes that the caller gives.
 
-In every function ``stored`` are further fields of ``Layout`` (size, fill, offset, xor, copies,
+In every function, ``stored`` are further fields of ``Layout`` (size, fill, offset, xor, copies,
 ...).
 """
 
@@ -17,12 +17,11 @@ from npulab.support.refuse import refuse_if
 
 
 def hwc(shape: Shape, *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any) -> Layout:
-    """The order of the tensor itself, last axis fastest: NHWC activations, OHWI weights, a matrix
-    by rows.
+    """Return the layout in the order of the tensor's axes, the last axis fastest.
 
-    ``row_pitch`` is the bytes from one row to the next (along H of ``(..., H, W, C)``, along the
-    first axis of a matrix); by default there are no gaps between rows. Raises ValueError for a
-    pitch smaller than a row.
+    It fits NHWC activations, OHWI weights, and a matrix by rows. ``row_pitch`` is the bytes from
+    row to row (along H of ``(..., H, W, C)``, along the first axis of a matrix); by default there
+    are no gaps. Raises ValueError for a pitch smaller than a row.
 
     >>> hwc((1, 2, 3), row_pitch=8).index_map()
     array([[[0, 1, 2],
@@ -47,12 +46,12 @@ def planar(
     plane_align: int = 1,
     **stored: Any,
 ) -> Layout:
-    """A plane of rows for each channel of a tensor ``(..., H, W, C)``: CHW, NCHW.
+    """Return the layout CHW or NCHW of a tensor ``(..., H, W, C)``: a plane of rows a channel.
 
-    Pitches are bytes from one row or plane to the next. By default the pitch is the size of a row
-    or plane, rounded up to a multiple of ``row_align`` or ``plane_align`` bytes. The buffer ends
-    one ``plane_pitch`` after the start of its last plane.
-    Raises ValueError for a pitch smaller than a row or plane.
+    Pitches are bytes from row to row and from plane to plane. By default a pitch is the size of a
+    row or plane, rounded up to a multiple of ``row_align`` or ``plane_align`` bytes. The buffer
+    ends one ``plane_pitch`` after the start of its last plane. Raises ValueError for a pitch
+    smaller than a row or plane.
 
     >>> planar((2, 3, 2), dtype="float16", row_align=64).index_map()[1, 2]
     array([ 68, 196])
@@ -76,12 +75,12 @@ def nc1hwc2(
     plane_pitch: int = 0,
     **stored: Any,
 ) -> Layout:
-    """Channels of a tensor ``(..., H, W, C)`` in tiles of ``c2``: a plane of pixels for each tile,
-    each pixel with the ``c2`` channels of the tile.
+    """Return the layout NC1HWC2 of a tensor ``(..., H, W, C)``, with channels in tiles of ``c2``.
 
-    A last tile that the channels do not fill is completed with fill. On an NPU that addresses its
-    memory in atoms, ``c2`` is the number of elements in an atom. Pitches are bytes from one row or
-    plane (surface) to the next. Raises ValueError for a pitch smaller than a row or plane.
+    Each tile is a plane of pixels, and each pixel has the ``c2`` channels of the tile. A last tile
+    that the channels do not fill is completed with fill. On an NPU that addresses its memory in
+    atoms, ``c2`` is the number of elements in an atom. Pitches are bytes from row to row and from
+    plane (surface) to plane. Raises ValueError for a pitch smaller than a row or plane.
 
     >>> nc1hwc2((1, 2, 3), 2).index_map()
     array([[[0, 1, 4],
@@ -117,11 +116,12 @@ def kernel_groups(
     align: int = 1,
     **stored: Any,
 ) -> Layout:
-    """Weights OHWI in groups of ``kernels`` output channels, each group in blocks of ``channels``
-    input channels; groups and blocks that are not full are short, without fill.
+    """Return the layout of weights OHWI in groups of output channels and blocks of input channels.
 
-    The loops of a block are, from the outermost: rows, columns, output channels of the group,
-    input channels of the block. The end of the buffer is rounded up to ``align`` bytes.
+    A group has ``kernels`` output channels, a block of a group ``channels`` input channels; the
+    last group and block may be short, without fill. The loops of a block are, from the outermost:
+    rows, columns, output channels of the group, input channels of the block. The end of the buffer
+    is rounded up to a multiple of ``align`` bytes.
 
     >>> print(kernel_groups((20, 3, 3, 12), 16, 8, align=128))
     O1I1HWO2I2, O2=16, I2=8, packed: (20, 3, 3, 12) uint8, 2176 bytes
@@ -146,12 +146,12 @@ def packed_blocks(
     fill: int = 0,
     **stored: Any,
 ) -> Layout:
-    """A matrix ``(R, C)`` in blocks of ``rows`` times ``columns`` elements: first all blocks of the
-    first ``columns`` columns, from top to bottom, then those of the next ``columns`` columns. A
-    block is stored column by column.
+    """Return the layout of a matrix ``(R, C)`` in blocks of ``rows`` times ``columns`` elements.
 
-    Blocks are completed with ``fill`` (as stored). With ``sums`` the sum of each column, including
-    its fill, is stored as an int32 after all blocks.
+    All blocks of the first ``columns`` columns come first, from top to bottom, then those of the
+    next ``columns`` columns. A block is stored column by column. Blocks are completed with
+    ``fill``, which is a stored element. With ``sums``, the sum of each column, with its fill, is
+    stored as an int32 after all blocks.
 
     >>> packed_blocks((2, 3), 2, 2).index_map()
     array([[0, 2, 4],
@@ -178,11 +178,10 @@ def packed_blocks(
 
 
 def only(layout: Layout, axis: int, start: int, stop: int) -> Layout:
-    """The layout of a tensor of which only the indices ``start`` to ``stop - 1`` of an axis lie in
-    the buffer; the size of the buffer stays.
+    """Return a layout with only the indices ``start`` to ``stop - 1`` of an axis in the buffer.
 
-    The element at index ``start`` lies where ``layout`` has index 0. For example,
-    ``only(planar(shape), 2, 0, 1)`` has the first channel alone.
+    The buffer keeps its size. The element at index ``start`` lies where ``layout`` has index 0. For
+    example, ``only(planar(shape), 2, 0, 1)`` has the first channel alone.
     """
     window = list(layout.window)
     window[axis] = start, stop
@@ -198,9 +197,9 @@ def strided(
 ) -> Layout:
     """Return a layout with the axes in ``order``, from the outermost to the innermost.
 
-    ``pitches`` are, by axis, the bytes from one index of the axis to the next. A pitch that is 0 or
-    left out is the size of all axes further inside. Raises ValueError for an order that does not
-    have each axis once, and for a pitch below that size.
+    ``pitches`` has, by axis, the bytes from an index of the axis to the next. A pitch that is 0 or
+    left out becomes the size of all inner axes. Raises ValueError for an order that does not have
+    each axis once, and for a pitch below the size of the inner axes.
     """
     if sorted(order) != list(range(len(shape))):
         raise ValueError(
@@ -217,13 +216,14 @@ def strided(
 
 
 def _end(size: int, dtype: str, stored: dict[str, Any]) -> int:
-    """The bytes of a buffer that ends ``size`` places after the offset of its layout."""
+    """Return the bytes of a buffer that ends ``size`` places after the offset of its layout."""
     return bytes_of_places(stored.get("offset", 0) + size, dtype)
 
 
 def _pitch(name: str, given: int, least: int) -> int:
-    """Return the given pitch, or ``least`` if 0 was given; raises ValueError for a pitch below
-    ``least``.
+    """Return the pitch ``given``, or ``least`` if it is 0.
+
+    Raises ValueError for a pitch below ``least``; ``name`` is the pitch's name.
     """
     refuse_if(given and given < least, name, f"{given} bytes", f"is {least} or more")
     return given or least

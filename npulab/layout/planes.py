@@ -1,5 +1,6 @@
-"""Layouts of elements whose bits do not lie together: loops over the axes of a tensor and, as one
-more axis, over the bits of an element."""
+"""Layouts of elements whose bits lie in several planes of a buffer.
+
+Their loops run over the axes of a tensor and, as one more axis, over the bits of an element."""
 
 from __future__ import annotations
 
@@ -34,18 +35,18 @@ from npulab.support.refuse import refuse_if
 
 @dataclass(frozen=True)
 class Planes:
-    """Where each bit of each element of a tensor of ``shape`` lies.
+    """The place of each bit of each element of a tensor of ``shape``.
 
-    An element of ``dtype`` (``uint1`` to ``uint16``, ``int1`` to ``int16``, or a type of numpy with
-    16 or 32 bits) is a row of units of 1, 2, 4 or 8 bits, the lowest first. The ``nests`` are
-    layouts of these units (their ``dtype`` says how many bits a unit has) over the axes of the
-    tensor and one last axis, the units of an element. If there are several nests, each has a
-    ``window`` of the last axis: these units have loops of their own. The nests count the axes in
-    ``flip`` from their last index backwards. The stored element is ``raw ^ xor``.
+    An element of ``dtype`` (``uint1`` to ``uint16``, ``int1`` to ``int16``, or a numpy type of 16
+    or 32 bits) is divided into units of 1, 2, 4 or 8 bits, the lowest first. ``nests`` are layouts
+    of these units (their ``dtype`` states the bits of a unit), over the axes of the tensor and a
+    last axis, the units of an element. If there are several nests, each has a ``window`` of the
+    last axis, so its units have loops of their own. Along the axes in ``flip``, nests count indices
+    from the last backwards. The stored element is ``raw ^ xor``.
 
-    Bits between the elements come from the byte ``blank``. If ``fill`` is not 0, tiles are
-    completed with the element ``fill`` instead. ``parts`` replace both. Raises ValueError for
-    nests that do not go together, and for bits taken twice.
+    Bits between elements are those of the byte ``blank``; if ``fill`` is not 0, tiles are completed
+    with the element ``fill``. ``parts`` replace these bytes. Raises ValueError for nests that
+    contradict each other, and for bits of two elements.
 
     >>> low_and_high = Layout((4, 2), (Loop(1, stride=4), Loop(0, stride=1)), dtype="uint4")
     >>> planes = Planes((4,), (low_and_high,))
@@ -106,26 +107,26 @@ class Planes:
 
     @property
     def bits(self) -> int:
-        """Bits of an element."""
+        """The number of bits of an element."""
         return ELEMENTS[self.dtype]
 
     @property
     def unit(self) -> int:
-        """Bits of a unit, which lie together in the buffer."""
+        """The number of bits of a unit, which lie together in the buffer."""
         return self.nests[0].bits
 
     @property
     def units(self) -> int:
-        """Units of an element."""
+        """The number of units of an element."""
         return self.bits // self.unit
 
     @property
     def size(self) -> int:
-        """Bytes of the buffer."""
+        """The number of bytes of the buffer."""
         return self.nests[0].size
 
     def pack(self, tensor: Array) -> bytes:
-        """Return the buffer, of ``size`` bytes, of a tensor of ``shape`` and ``dtype``.
+        """Return the bytes of the buffer (``size`` bytes) for a tensor of ``shape`` and ``dtype``.
 
         Raises ValueError for another shape or dtype.
         """
@@ -137,7 +138,7 @@ class Planes:
         return self.nests[0].closed(places).tobytes()
 
     def unpack(self, buffer: Buffer) -> Array:
-        """Return the tensor of a buffer of ``size`` bytes; raises ValueError for another size."""
+        """Return the tensor that a buffer has; raise ValueError unless it has ``size`` bytes."""
         places = self.nests[0].opened(bytes_of_size(buffer, self.size))
         units = np.empty((*self.shape, self.units), np.uint8)
         for nest in self.nests:
@@ -146,8 +147,9 @@ class Planes:
         return values_of(raw ^ raw.dtype.type(self.xor), self.dtype)
 
     def recode(self, buffer: Buffer) -> bytes:
-        """Return a buffer unpacked and packed again: it is unchanged if the layout accounts for
-        every bit.
+        """Return a buffer unpacked and packed again.
+
+        It is unchanged if the layout accounts for every bit.
         """
         return self.pack(self.unpack(buffer))
 
@@ -158,22 +160,23 @@ class Planes:
         out = np.empty((*self.shape, self.units, self.unit), np.int64)
         for nest in self.nests:
             start, stop = nest.window[-1]
-            # outside of its window a nest has no places
+            # A nest has no places outside of its window.
             places = nest.index_map()[..., start:stop, None] * self.unit
             out[..., start:stop, :] = places + np.arange(self.unit)
         return np.flip(out.reshape(*self.shape, self.bits), self.flip)
 
     def table(self) -> Table:
-        """Return the places of all units as a table without a rule, whose elements are the units:
-        its shape is ``(*shape, units)``.
+        """Return a table of the places of all units; its elements are units, its shape is
+        ``(*shape, units)``.
         """
         places = self.index_map()[..., :: self.unit] // self.unit
         shape = (*self.shape, self.units)
         return Table(shape, places, dtype=f"uint{self.unit}", size=self.size)
 
     def taken(self) -> Array:
-        """True for each unit of the buffer that holds bits of an element, before words are
-        swapped.
+        """Return an array that is true for each unit of the buffer that has bits of an element.
+
+        Units are counted before words are swapped.
         """
         out = np.zeros(self.size * self.nests[0].per_byte, bool)
         for nest in self.nests:
@@ -183,7 +186,7 @@ class Planes:
     def background(self) -> Array:
         """Return a buffer without elements, ``(size,) uint8``."""
         out = np.full(self.size, self.blank, np.uint8)
-        # parts are written last, because they hold the bytes that differ from ``blank`` and fill
+        # Parts are written last, because they replace bytes of ``blank`` and fill.
         if self.fill:
             places = self.nests[0].opened(out)
             filled = self.units_of(np.full(1, self.fill ^ self.xor, f"u{self._itemsize}"))[0]
@@ -195,10 +198,10 @@ class Planes:
         return out
 
     def completed(self) -> Iterator[tuple[Array, int]]:
-        """Yield (places, number of a unit): the places of this unit of all elements, if every tile
-        is full. They are the places of the tensor's elements and of those that complete tiles.
+        """Yield (places, number of a unit) of the elements of completed tiles.
 
-        A nest whose tiles are short or full already yields nothing.
+        The places are those of this unit in the tensor's elements and in the elements that complete
+        tiles. A nest whose tiles are all short, or all full, yields nothing.
         """
         for nest in self.nests:
             wide = completed(nest)
@@ -210,11 +213,11 @@ class Planes:
                 yield some[(some >= 0) & (some < self.size * nest.per_byte)], unit
 
     def units_of(self, raw: Array) -> Array:
-        """Return the units ``(*shape, units) uint8`` of unsigned elements, as they are stored."""
+        """Return the stored units ``(*shape, units) uint8`` of unsigned elements."""
         return split_units(raw ^ raw.dtype.type(self.xor), self.bits, self.unit)
 
     def elements_of(self, units: Array) -> Array:
-        """Return unsigned elements, as they are stored, from their units ``(..., units)``."""
+        """Return unsigned stored elements from their units ``(..., units)``."""
         return join_units(units, self._itemsize, self.unit)
 
     @property
@@ -238,14 +241,18 @@ class Planes:
 
 
 def reading_of(nest: Layout) -> dict[str, Any]:
-    """The fields of a nest that all nests of a layout share: unit, size, order of bytes and
-    units.
+    """Return the fields of a nest that must be equal in all nests of a layout.
+
+    They are the type of units, the size, and the order of bytes and of units in a byte.
     """
     return {name: getattr(nest, name) for name in ("dtype", "size", "swap", "big_endian")}
 
 
 def _rule(nest: Layout) -> str:
-    """Return the loops of a nest as text; strides, and tiles of the axis of units, are in bits."""
+    """Return the loops of a nest as text.
+
+    Strides, and tiles of the axis of units, are in bits.
+    """
     unit = nest.bits
     letters = [*axis_letters(nest.shape[:-1]), "b"]
     name_joined(letters, nest.join)
@@ -274,11 +281,11 @@ def _loop_text(loop: Loop, letters: Sequence[str], unit: int) -> str:
 
 
 def completed(nest: Layout) -> Layout | None:
-    """Return a nest with every tile full along the axes of the tensor; the outermost tiles of an
-    axis are repeated up to the next larger stride.
+    """Return a nest with every tile completed along the axes of the tensor.
 
-    None if some loop has no stride, if axes are joined or begin inside of a tile, if every tile is
-    full already, or if full tiles would overlap.
+    The outermost tiles of an axis are repeated up to the next larger stride. The result is None if
+    some loop has no stride, if axes are joined or begin inside of a tile, if every tile is full
+    already, or if full tiles would overlap.
     """
     if nest.join or any(nest.starts) or any(loop.stride is None for loop in nest.loops):
         return None

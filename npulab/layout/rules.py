@@ -19,21 +19,27 @@ from numpy import ndarray as Array
 from npulab.layout.nest import Layout, Loop, join_axes
 from npulab.layout.stored import Shape
 
-LINES = 64  # most lines along an axis from which the median is taken
-# the window of an axis begins and ends at the outermost indices that have at least 1 / RARE as many
-# known places as the index with the most
+# The median is taken from at most this many lines along an axis.
+LINES = 64
+# The window of an axis begins and ends at an index with at least 1 / RARE of the known places that
+# the index with the most known places has.
 RARE = 8
-UNKNOWN = np.int64(2**62)  # a distance that is not known
-WRONG = 8  # 1 / WRONG of the places along an axis may be wrong
-LISTED = 4  # a list of bytes to each index needs so many elements of the tensor for each entry
-GAPS = 64  # most ends of a tile that are tried where places are missing
+# Stands for a distance that is not known.
+UNKNOWN = np.int64(2**62)
+# At most 1 / WRONG of the places along an axis may be wrong.
+WRONG = 8
+# A list of the bytes to each index counts as a rule only with this many elements for each entry.
+LISTED = 4
+# If places are missing, at most this many ends of a tile are tried.
+GAPS = 64
 
 Stride = int | tuple[int, ...]
 
 
 class Digit(NamedTuple):
-    """One level of an axis: blocks of ``tile`` indices lie ``stride`` bytes apart, or at listed
-    bytes.
+    """One level of tiles of an axis: blocks of ``tile`` indices.
+
+    ``stride`` is the bytes from block to block, or the list of bytes from the first block to each.
     """
 
     tile: int
@@ -55,12 +61,13 @@ class AxisDigit(NamedTuple):
 def layouts(
     places: Array, deep: bool = False, *, sampled: bool = False, **stored: Any
 ) -> Iterator[Layout]:
-    """Yield nests that may fit the places ``(*shape) int64`` (-1 if unknown), the plainest first.
+    """Yield nests (layouts) that may fit the places of elements, the plainest first.
 
-    A few places may be missing or wrong; the caller has to check each nest. With ``deep`` other
-    nests are yielded: those that begin inside of a tile, have joined axes, or a list of the bytes
-    to each index. With ``sampled`` only some places are given, but all of the tensor is in the
-    buffer. ``stored`` are further fields of ``Layout``; its ``size`` grows if the nest needs more.
+    ``places`` are ``(*shape) int64``, -1 for an unknown place. A few may be missing or wrong, so
+    the caller has to check each nest. With ``deep`` only nests with axes that begin inside of a
+    tile, joined axes, or a list of the bytes to each index are yielded, without ``deep`` only other
+    nests. With ``sampled`` only some places are given, and the whole tensor is in the buffer.
+    ``stored`` are further fields of ``Layout``; ``size`` grows if a nest needs more.
     """
     shape = places.shape
     whole = tuple((0, n) for n in shape)
@@ -86,8 +93,9 @@ def layouts(
 
 
 def _window(places: Array) -> tuple[tuple[int, int], ...]:
-    """Return (start, stop) of each axis around the indices that have places; empty if no element
-    has a place.
+    """Return (start, stop) of each axis around the indices with known places.
+
+    The result is empty if no place is known.
     """
     known = places >= 0
     window = []
@@ -101,13 +109,15 @@ def _window(places: Array) -> tuple[tuple[int, int], ...]:
 
 
 def _without(axis: int, axes: int) -> tuple[int, ...]:
-    """All axes but one."""
+    """Return the numbers of all axes but one."""
     return (*range(axis), *range(axis + 1, axes))
 
 
 def _plain_readings(places: Array) -> list[list[AxisDigit]]:
-    """Return readings, each the digits of all axes: those that one line and many lines along each
-    axis show, then the same digits with one tile slightly longer or shorter.
+    """Return possible digits of all axes, as a list of readings.
+
+    First come the digits that one line and many lines along each axis show, then the same digits
+    with one tile slightly longer or shorter.
     """
     readings: list[list[AxisDigit]] = []
     for lines, corners in ((1, False), (LINES, False), (1, True), (2, True)):
@@ -121,8 +131,9 @@ def _plain_readings(places: Array) -> list[list[AxisDigit]]:
 
 
 def _steps(places: Array, lines: int, corners: bool) -> list[AxisDigit] | None:
-    """Return the digits of all axes, from lines of places near the origin; None if a line is not
-    made of digits.
+    """Return the digits of all axes, read from lines of places near the origin.
+
+    The result is None if a line is not made of digits.
 
     With ``corners`` the lines at the far end of the axes are read too: a tile may be short there,
     and so end where no tile near the origin ends.
@@ -145,15 +156,16 @@ def _steps(places: Array, lines: int, corners: bool) -> list[AxisDigit] | None:
 
 
 def _line(places: Array, axis: int, lines: int) -> tuple[Array, Array]:
-    """Return (the distances ``(n,)`` in bytes from the first index along an axis, True where they
-    are known).
+    """Return the distance of each index of an axis from the first index, in bytes, ``(n,)``.
+
+    The second value, ``(n,) bool``, is true for known distances.
 
     A distance is the median over about ``lines`` lines near the origin, because tiles are full
     there; it is known if more than half of the lines have it.
     """
     n = places.shape[axis]
     long_axes = sum(n > 1 for n in places.shape) - (n > 1)
-    # 1e-9 keeps a root that is whole from being rounded down to the number below
+    # Without 1e-9, a whole root could be rounded down to the number below.
     each = max(int(lines ** (1 / max(long_axes, 1)) + 1e-9), 1)
     corner = [slice(each)] * places.ndim
     corner[axis] = slice(None)
@@ -168,19 +180,22 @@ def _line(places: Array, axis: int, lines: int) -> tuple[Array, Array]:
 
 
 def _middle(values: Array, axis: int) -> tuple[Array, Array]:
-    """Return (the median of the known values along an axis, which stays as an axis of 1; how many
-    are known).
+    """Return the median of the known values along an axis, and the number of known values.
+
+    The axis stays with size 1 in both.
     """
     counts = np.count_nonzero(values != UNKNOWN, axis=axis)
-    # UNKNOWN is larger than any distance and sorts last, so that the median is taken of the known
-    # values alone
+    # UNKNOWN is larger than any distance and sorts last, so the median can be taken from known
+    # values alone.
     at = np.expand_dims(np.maximum(counts - 1, 0) // 2, axis)
     return np.take_along_axis(np.sort(values, axis), at, axis), counts
 
 
 def digits_of(line: Array, known: Array) -> list[Digit] | None:
-    """Return the digits of which the distances along an axis are made, the lowest first; None if
-    there are no such digits.
+    """Return the digits that give the distances along an axis, the lowest first.
+
+    ``line`` has the distances, ``known`` is true for known ones. The result is None if no digits
+    give these distances.
     """
     have = np.flatnonzero(known)
     if len(line) == 1:
@@ -192,8 +207,8 @@ def digits_of(line: Array, known: Array) -> list[Digit] | None:
     wrong = np.flatnonzero(known & (line != index * stride))
     if not len(wrong):
         return [Digit(1, stride)]
-    # the tile ends at the first place that the stride does not give, or earlier if places before it
-    # are missing
+    # The tile ends at the first place that the stride does not give, or earlier if places before it
+    # are missing.
     first_wrong = int(wrong[0])
     last_right = int(have[have < first_wrong][-1])
     for tile in range(first_wrong, max(last_right, first_wrong - GAPS), -1):
@@ -204,9 +219,9 @@ def digits_of(line: Array, known: Array) -> list[Digit] | None:
         if higher is None:
             continue
         digits = [Digit(tile * digit.tile, digit.stride) for digit in higher]
-        # if places around the end of a tile are missing, its blocks may follow each other as
-        # indices
-        # do: then the axis has no tile there, and the digit is left out
+        # If places around the end of a tile are missing, the blocks may turn out to follow each
+        # other with the stride of the indices; then the axis has no tile here, and the digit is
+        # left out.
         if digits[0] == (tile, stride * tile):
             del digits[0]
         return [Digit(1, stride), *digits]
@@ -214,8 +229,9 @@ def digits_of(line: Array, known: Array) -> list[Digit] | None:
 
 
 def _blocks(line: Array, known: Array, tile: int) -> tuple[Array, Any] | None:
-    """Return (the distance of each block of ``tile`` indices, True where it is known); None if too
-    many indices have another distance than most of their block.
+    """Return the distance of each block of ``tile`` indices, and true for each known distance.
+
+    The result is None if too many indices have another distance than most indices of their block.
     """
     short = -len(line) % tile
     values = np.pad(np.where(known, line, UNKNOWN), (0, short), constant_values=UNKNOWN)
@@ -228,14 +244,15 @@ def _blocks(line: Array, known: Array, tile: int) -> tuple[Array, Any] | None:
 
 
 def _near(steps: list[AxisDigit]) -> Iterator[list[AxisDigit]]:
-    """Yield steps with one tile that is up to three indices longer or shorter: equal values on both
-    sides of its end may have hidden where it ends.
+    """Yield the digits of all axes with one tile up to three indices longer or shorter.
+
+    Equal values on both sides of a tile's end may have hidden its end.
     """
     for place, step in enumerate(steps):
         along = [digit for digit in steps if digit.axis == step.axis]
         inner = min(along, key=lambda digit: digit.tile)
-        # only the higher digit of an axis with two digits is changed: further digits would depend
-        # on the change
+        # Only the higher digit of an axis with two digits is changed, because further digits would
+        # depend on the change.
         if len(along) != 2 or inner is step:
             continue
         for more in (1, -1, 2, -2, 3, -3):
@@ -246,8 +263,9 @@ def _near(steps: list[AxisDigit]) -> Iterator[list[AxisDigit]]:
 
 
 def _origin(places: Array, steps: list[AxisDigit], starts: Sequence[int] = ()) -> int:
-    """Return the place at which the tiles of the first element begin: the median of the places that
-    the elements near it suggest.
+    """Return the place at which the tiles of the first element begin.
+
+    It is the median of the places that elements near the first element suggest.
     """
     near = places[(slice(max(int(LINES ** (1 / places.ndim)), 2)),) * places.ndim]
     index = np.argwhere(near >= 0)
@@ -268,8 +286,9 @@ def _extended(
     steps: list[AxisDigit],
     offset: int,
 ) -> int | None:
-    """Return the place of the first element of the whole tensor, by the steps inside of a window;
-    None if the steps do not show it.
+    """Return the place of the first element of the whole tensor, from the digits in a window.
+
+    The result is None if the digits do not show it.
     """
     outer: dict[int, AxisDigit] = {}
     for step in sorted(steps, key=lambda step: step.tile):
@@ -288,12 +307,12 @@ def _extended(
 def _nests(
     shape: Shape, steps: list[AxisDigit], fields: dict[str, Any], around: bool
 ) -> Iterator[Layout]:
-    """Yield layouts with loops for some steps and with ``fields``, whose size grows if the loops
-    need more.
+    """Yield layouts with a loop for each digit in ``steps`` and with ``fields``.
 
-    In the first layout all loops have strides. In the next ones some loops have none, so that their
-    blocks may be short: all loops from some loop inwards, and with ``around`` also a run of loops
-    with loops inside that keep their strides, such as elements with a gap after each.
+    The size grows if the loops need more. In the first layout all loops have strides. In the next
+    layouts some loops have none, so that their blocks may be short: all loops from some loop
+    inwards, and with ``around`` also a run of loops around loops that keep their strides, as for
+    elements with a gap after each.
     """
     loops = [step.loop for step in _in_order(steps)]
     count = len(loops)
@@ -317,8 +336,10 @@ def _nests(
 
 
 def _in_order(steps: list[AxisDigit]) -> list[AxisDigit]:
-    """Steps from the largest stride to the smallest; among themselves, the steps of one axis are
-    ordered from its largest tile to its smallest."""
+    """Return digits from the largest stride to the smallest.
+
+    Digits of one axis are ordered from its largest tile to its smallest.
+    """
     by_axis: dict[int, list[AxisDigit]] = {}
     for step in sorted(steps, key=lambda step: step.tile):
         by_axis.setdefault(step.axis, []).append(step)
@@ -334,8 +355,10 @@ def _wide(stride: Stride) -> int:
 
 
 def _needed(loops: list[Loop]) -> tuple[Loop, ...]:
-    """Return the loops without those that are not needed: a loop without a stride, next to a loop
-    over smaller tiles of the same axis without a stride, which covers all of its blocks.
+    """Return the loops without superfluous loops.
+
+    A loop without a stride is superfluous if the next loop has none either, has the same axis and
+    smaller tiles, and so covers all its blocks.
     """
     needed = loops[-1:]
     for loop, inner in reversed([*pairwise(loops)]):
@@ -346,7 +369,7 @@ def _needed(loops: list[Loop]) -> tuple[Loop, ...]:
 
 
 def _deeper(places: Array) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
-    """Yield fields of ``Layout`` with steps: first for each axis alone, then for joined axes."""
+    """Yield (fields of ``Layout``, digits), first for each axis alone, then for joined axes."""
     axes = [axis for axis, n in enumerate(places.shape) if n > 1]
     joins: list[tuple[int, ...]] = [()]
     for count in range(2, len(axes) + 1):
@@ -359,8 +382,8 @@ def _deeper(places: Array) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
             continue
         starts, steps = deep
         listed = [len(step.stride) for step in steps if isinstance(step.stride, tuple)]
-        # a list of byte offsets fits any places: it counts as a rule only if there are several
-        # elements for each of its entries
+        # A list of byte offsets fits any places, so it counts as a rule only with several elements
+        # for each entry.
         if LISTED * max(listed, default=0) <= places.size:
             offset = _origin(joined, steps, starts)
             yield {"starts": starts, "join": groups, "offset": offset}, steps
@@ -369,9 +392,11 @@ def _deeper(places: Array) -> Iterator[tuple[dict[str, Any], list[AxisDigit]]]:
 def _deep_steps(
     joined: Array, join: tuple[int, ...], shape: Shape, lines: int
 ) -> tuple[tuple[int, ...], list[AxisDigit]] | None:
-    """Return (for each axis the place in its first tile at which it begins, the digits of all
-    axes); None if an axis is not made of digits, or if separate axes would give the same digits
-    as joined ones.
+    """Return for each axis the index in its first tile at which it begins, and the digits of all
+    axes.
+
+    The result is None if an axis is not made of digits, or if the axes give the same digits without
+    being joined.
     """
     starts = [0] * joined.ndim
     steps: list[AxisDigit] = []
@@ -390,7 +415,8 @@ def _deep_steps(
 
 
 def _together(digits: Sequence[Digit], start: int, shape: Shape, join: Sequence[int]) -> bool:
-    """True if digits need all axes of ``join`` as one axis: fewer joined axes cannot give them."""
+    """Return true if digits need all axes of ``join`` joined; fewer joined axes cannot give
+    them."""
     if start > 0:
         return True
     inner = 1
@@ -402,7 +428,7 @@ def _together(digits: Sequence[Digit], start: int, shape: Shape, join: Sequence[
 
 
 def _any_digits(line: Array, known: Array, joint: bool) -> tuple[int, Sequence[Digit] | None]:
-    """Return (the place in its first tile at which an axis begins, its digits or None).
+    """Return the index in its first tile at which an axis begins, and its digits or None.
 
     The highest digit may be a list of the distances, unless the axis is joined (``joint``).
     """
@@ -414,10 +440,10 @@ def _any_digits(line: Array, known: Array, joint: bool) -> tuple[int, Sequence[D
         step = int(np.median(steps[both]))
     breaks = np.flatnonzero(both & (steps != step)) + 1
     if len(breaks) > 1:
-        # an axis whose first tile is shorter than its second begins inside of a tile
+        # An axis whose first tile is shorter than its second begins inside of a tile.
         start = int(breaks[1] - 2 * breaks[0])
         if start > 0:
-            # the line is completed with the indices before the start of the axis
+            # The line is completed with the indices of the first tile before the start of the axis.
             whole = np.concatenate([np.arange(start) * step, line + start * step])
             shifted = digits_of(whole, np.concatenate([np.ones(start, bool), known]))
             if shifted is not None:

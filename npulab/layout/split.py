@@ -19,19 +19,23 @@ from npulab.layout.rules import digits_of, layouts
 from npulab.layout.stored import BITS, ELEMENTS, SWAPS, Shape, join_units, opened, split_units
 
 UNITS = (8, 4, 2, 1)
-ITEMSIZE = 4  # bytes of the widest elements
-SIGNED_BITS = 64  # most bits of a signature
-SAMPLE = 256  # elements that are compared first
-FILTER = 2**22 - 1  # bits of a signature by which most places are dismissed
+# The widest elements have this many bytes.
+ITEMSIZE = 4
+# A signature has at most this many bits.
+SIGNED_BITS = 64
+# This many elements are compared before all elements.
+SAMPLE = 256
+# These bits of a signature are compared first; they dismiss most places.
+FILTER = 2**22 - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Signed:
-    """Signatures: the values of a unit in the first ``seen`` captures, joined to one unsigned
-    integer.
+    """The signatures of units of ``unit`` bits, in tensors and in buffers.
 
-    ``tensor`` has the signature of each unit of the tensors, ``(*shape, units)``, ``buffer`` that
-    of each place of the buffers, ``(places,)``; units have ``unit`` bits.
+    A signature is the values of a unit in the first ``seen`` captures, joined to one unsigned
+    integer. ``tensor`` ``(*shape, units)`` has the signature of each unit of the tensors,
+    ``buffer`` ``(places,)`` that of each place of the buffers.
     """
 
     tensor: Array
@@ -45,7 +49,7 @@ class Signed:
 
     @property
     def size(self) -> int:
-        """Bytes of a buffer."""
+        """The number of bytes of a buffer."""
         return len(self.buffer) * self.unit // 8
 
     def repeated(self, value: Any) -> Any:
@@ -55,16 +59,16 @@ class Signed:
 
 
 def find_planes(given: Given, whole: bool = False) -> Found | str:
-    """The layout of elements whose bits lie in planes, or a text that says why there is none.
+    """Return the layout of elements whose bits lie in planes, or a text with the reason for none.
 
-    The layout gives every unit of every element in the buffers that the search saw. It also packs
-    the buffers that were held back, except for bits that are unexplained. Units as wide as an
-    element are tried if ``whole``, or if ``Layout`` does not have the type (``int1``).
+    The layout fits each unit of each element in the buffers that the search saw, and it packs the
+    buffers that were held back, except for unexplained bits. Units as wide as an element are tried
+    if ``whole``, or if ``Layout`` does not have the type (``int1``).
     """
     refused = "one unit takes all bits of an element"
     bits = ELEMENTS[given.dtype]
     seen = len(given.raw) - held_back(len(given.raw))
-    # the widest units first: they are the fewest, and the fewest buffers tell them apart
+    # The widest units come first: there are fewest of them, and the fewest buffers tell them apart.
     for unit in UNITS:
         if bits % unit or (unit == bits and given.dtype in BITS and not whole):
             continue
@@ -82,7 +86,7 @@ def find_planes(given: Given, whole: bool = False) -> Found | str:
             refused = f"no place has the values of units of {unit} bits"
             continue
         plain = replace(signed, tensor=signed.tensor ^ signed.repeated(xor))
-        # loops without strides only run forwards: for them, axes that run backwards are flipped
+        # Loops without strides run only forwards, so axes that run backwards are flipped for them.
         for flip in dict.fromkeys(((), _backwards(plain))):
             turned = replace(plain, tensor=np.flip(plain.tensor, flip))
             nests = next(_nests(turned), None)
@@ -117,7 +121,7 @@ def _signed(given: Given, unit: int) -> Signed:
 
 def _signatures(columns: Iterator[Array], shape: Shape, kind: str, unit: int) -> Array:
     out = np.zeros(shape, kind)
-    # columns are joined to bytes first: that is quicker than to shift the wide signature for each
+    # Columns are joined to bytes first, which is quicker than shifting the wide signature for each.
     byte = [*islice(columns, 8 // unit)]
     while byte:
         some = byte[0].copy()
@@ -131,8 +135,10 @@ def _signatures(columns: Iterator[Array], shape: Shape, kind: str, unit: int) ->
 
 
 def _xor(signed: Signed) -> Array | None:
-    """Return the number ``(units,)`` with which each unit of an element is xored, 0 if no other
-    number fits better; None if for some unit no number finds half of a sample in the buffers.
+    """Return the number with which each unit of an element is xored, ``(units,)``.
+
+    It is 0 if no other number fits better. The result is None if for some unit no number brings
+    half of a sample of elements into the buffers.
     """
     units = signed.shape[-1]
     flat = signed.tensor.reshape(-1, units)
@@ -147,9 +153,9 @@ def _xor(signed: Signed) -> Array | None:
 
 
 def located(signs: Array, wanted: Array) -> Array:
-    """Return where each signature lies, -1 if it is in no place or in several."""
+    """Return the place of each signature, -1 if no place or several places have it."""
     low = signs.dtype.type(FILTER)
-    # most places are dismissed by a few bits of their signature; only the remaining ones are sorted
+    # A few bits of the signature dismiss most places; only the other places are sorted.
     some = np.zeros(FILTER + 1, bool)
     some[wanted & low] = True
     at = np.flatnonzero(some[signs & low])
@@ -164,7 +170,7 @@ def located(signs: Array, wanted: Array) -> Array:
 
 
 def _backwards(signed: Signed) -> tuple[int, ...]:
-    """The axes along which the second element lies before the first."""
+    """Return the axes along which the second element lies before the first."""
     axes = [axis for axis, n in enumerate(signed.shape[:-1]) if n > 1]
     index = np.zeros((len(axes) + 1, len(signed.shape)), np.int64)
     index[np.arange(len(axes)), axes] = 1
@@ -173,8 +179,10 @@ def _backwards(signed: Signed) -> tuple[int, ...]:
 
 
 def _nests(signed: Signed) -> Iterator[tuple[Layout, ...]]:
-    """Yield nests that together give the place of every unit: first one nest for all units, then
-    several nests, one for each run of units with loops of its own.
+    """Yield nests that together give the place of every unit.
+
+    First there is one nest for all units, then several nests, one for each run of units with loops
+    of its own.
     """
     lines = _along_lines(signed)
     for stored in _readings(signed):
@@ -189,7 +197,7 @@ def _nests(signed: Signed) -> Iterator[tuple[Layout, ...]]:
 
 
 def _readings(signed: Signed) -> Iterator[dict[str, Any]]:
-    """Yield the fields of ``Layout`` that say the order of bytes and of units in a byte."""
+    """Yield fields of ``Layout`` for each order of bytes in a word and of units in a byte."""
     orders = [False]
     if signed.unit < 8:
         orders.append(True)
@@ -204,20 +212,21 @@ def _readings(signed: Signed) -> Iterator[dict[str, Any]]:
 
 
 def _before(places: Array, stored: dict[str, Any]) -> Array:
-    """Return places before words are swapped, from places in the recorded buffers."""
+    """Return places as they are before words are swapped, from places in the recorded buffers."""
     return Layout((1,), (), **stored).swapped(places)
 
 
 def _along_lines(signed: Signed) -> Array:
-    """Return the places of units ``(*shape, units) int64`` on lines along each axis; a line lies at
-    the first two or last two indices of every axis but its own. The place is -1 for a unit that is
-    on no line, and for a unit whose place is unknown.
+    """Return the places of units on lines along each axis, ``(*shape, units) int64``.
+
+    A line lies at the first two or last two indices of every axis but its own. The place is -1 for
+    a unit that is on no line, and for a unit whose place is unknown.
     """
     shape = signed.shape
     chosen = np.zeros(shape, bool)
     ends = [sorted({0, min(1, n - 1), max(n - 2, 0), n - 1}) for n in shape[:-1]]
     ends.append(sorted({0, shape[-1] - 1}))
-    # lines lie at both ends of the axes, because the last tiles may be short
+    # Lines lie at both ends of the axes, because the last tiles may be short.
     for axis, n in enumerate(shape):
         lines = [*ends]
         lines[axis] = [*range(n)]
@@ -230,8 +239,9 @@ def _along_lines(signed: Signed) -> Array:
 def _one_nest(
     places: Array, tensor: Array, signed: Signed, deep: bool, stored: dict[str, Any]
 ) -> Layout | None:
-    """Return a nest that gives the place of every signature of ``tensor``, found from ``places`` of
-    some of them; None if there is no such nest.
+    """Return a nest that gives the place of every signature of ``tensor``, None without one.
+
+    The nest is found from ``places``, which are known for some signatures.
     """
     for nest in layouts(places, deep, sampled=True, **stored):
         if nest.size == signed.size and _agrees(nest, tensor, signed.buffer):
@@ -240,7 +250,7 @@ def _one_nest(
 
 
 def _agrees(nest: Layout, tensor: Array, signs: Array) -> bool:
-    """True if each unit has its signature at its place; a sample is compared first."""
+    """Return true if each unit has its signature at its place; a sample is compared first."""
     rng = np.random.default_rng(1)
     index = tuple(rng.integers(0, n, SAMPLE) for n in tensor.shape)
     if not np.array_equal(signs[nest.at(*index)], tensor[index]):
@@ -251,8 +261,10 @@ def _agrees(nest: Layout, tensor: Array, signs: Array) -> bool:
 def _nest_by_unit(
     signed: Signed, planes: dict[int, Array], deep: bool, stored: dict[str, Any]
 ) -> tuple[Layout, ...]:
-    """Return nests found unit by unit, one for each run of units with equal loops; empty if some
-    unit has none. ``planes`` keeps the places of units from call to call.
+    """Return nests found unit by unit, one for each run of units with equal loops.
+
+    The result is empty if some unit has no nest. ``planes`` keeps the places of units for further
+    calls.
     """
     found: list[Layout] = []
     for unit in range(signed.shape[-1]):
@@ -272,8 +284,9 @@ def _nest_by_unit(
 
 
 def _moved(nest: Layout, places: Array, tensor: Array, signed: Signed) -> Layout | None:
-    """Return a nest moved to the places of another unit; None if the moved nest does not give the
-    places of all its elements.
+    """Return a nest moved to the places of another unit.
+
+    The result is None if the moved nest does not give the places of this unit in all elements.
     """
     known = np.flatnonzero(places.ravel() >= 0)[:1]
     if not len(known):
@@ -295,9 +308,7 @@ def _rule(nest: Layout) -> tuple[Any, ...]:
 
 
 def _joined_runs(found: Sequence[Layout]) -> Iterator[Layout]:
-    """Yield a nest for each run of units with equal loops: over the axes of the tensor and the
-    run.
-    """
+    """Yield a nest for each run of units with equal loops, over the tensor's axes and the run."""
     start = 0
     for stop in range(1, len(found) + 1):
         if stop < len(found) and _rule(found[stop]) == _rule(found[start]):
@@ -328,15 +339,16 @@ def _over_units(axis: int, offsets: Array) -> list[Loop]:
         for loop in loops:
             reached += loop.reach(left // loop.tile)
             left %= loop.tile
-        # digits are also found if a few places do not fit: such digits are not used
+        # Digits that do not fit all places are not used.
         if np.array_equal(reached, offsets):
             return loops
     return [Loop(axis, 1, tuple(offsets.tolist()))]
 
 
 def _judged(planes: Planes, signed: Signed, given: Given) -> Found | str:
-    """Return the account of a layout; or, if it does not pack every buffer that was held back,
-    except for unexplained bits, a text that says which byte is wrong.
+    """Return the account of a layout, or a text with the byte that it packs wrongly.
+
+    The buffers that were held back are packed and compared, except for unexplained bits.
     """
     buffers = given.buffers
     planes, filled, rest = _accounted(planes, buffers[: signed.seen])
@@ -374,23 +386,24 @@ def _judged(planes: Planes, signed: Signed, given: Given) -> Found | str:
 
 
 def _shared(signed: Signed) -> int:
-    """Return how many elements have a unit whose signature is at several places."""
+    """Return the number of elements with a unit whose signature is at several places."""
     order = np.sort(signed.buffer)
     several = np.unique(order[1:][order[1:] == order[:-1]])
     return int(np.count_nonzero(np.isin(signed.tensor, several).any(-1)))
 
 
 def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, Array]:
-    """Return (layout, filled, unexplained): the layout with the fill and the constants between its
-    elements, how many bytes are fill, and a mask ``(size,) uint8`` of the bits that are not
-    explained.
+    """Return a layout with the fill and constants that buffers show, and the account of its bits.
+
+    The second value is the number of bytes of fill; the third is a mask ``(size,) uint8``, whose 1
+    bits are those bits of the buffer that are unexplained.
     """
     free = ~_bytes_of(planes, planes.taken())
     moves = np.zeros(planes.size, np.uint8)
     for buffer in buffers[1:]:
         moves |= (buffer ^ buffers[0]) & free
-    # two ways are tried: the bits between elements repeat one byte, or they are elements that
-    # complete tiles, and one byte beside these
+    # Two ways are tried: all bits between elements repeat one byte; or tiles are completed with an
+    # element, and all other bits repeat one byte.
     tried = [replace(planes, blank=_usual(buffers[0][(free == 255) & (moves == 0)]))]
     filled = _filled(planes, buffers[0])
     if filled is not None:
@@ -406,7 +419,7 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
     moved = moves != 0
     runs = runs_of(left)
     if len(buffers) > 1:
-        # if there are too many runs of constants, one constant covers them all
+        # If there are too many runs of constants, one constant covers all of them.
         if len(runs) > MOST_RUNS:
             runs = [(runs[0][0], runs[-1][1])]
         constants = buffers[0] & free
@@ -419,7 +432,7 @@ def _accounted(planes: Planes, buffers: Sequence[Array]) -> tuple[Planes, int, A
 
 
 def _bytes_of(planes: Planes, units: Array) -> Array:
-    """Return a mask ``(size,) uint8`` of a buffer's bits: those of units that are true."""
+    """Return a mask ``(size,) uint8`` in which the bits of the units that are true are 1."""
     return planes.nests[0].closed(units * np.uint8(2**planes.unit - 1))
 
 
@@ -430,8 +443,9 @@ def _usual(values: Array) -> int:
 
 
 def _filled(planes: Planes, buffer: Array) -> tuple[int, Array] | None:
-    """Return (element, mask): the element with which tiles are completed, and the mask
-    ``(size,) uint8`` of the bits that such elements take; None if no tile is completed.
+    """Return the element with which tiles are completed, and a mask of the bits of these elements.
+
+    In the mask ``(size,) uint8`` these bits are 1. The result is None if no tile is completed.
     """
     units = planes.nests[0].opened(buffer)
     taken = planes.taken()

@@ -1,4 +1,4 @@
-"""Elements read and written at known places of a buffer; layouts that are a table of places."""
+"""Elements read and written at known places of a buffer, and layouts that are a table of places."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from npulab.layout.items import Item, items_of
 from npulab.layout.parts import Part, Sums
 from npulab.support.refuse import refuse_if
 
-# bits of an element by its type; outside of the buffer an element below 8 bits has a byte of its
-# own
+# The bits of an element by its type. Outside of a buffer, an element of fewer than 8 bits takes a
+# byte.
 BITS = {
     "uint8": 8,
     "int8": 8,
@@ -33,19 +33,22 @@ BITS = {
     "uint1": 1,
 }
 DTYPES = tuple(BITS)
-# ``Planes`` also has elements of other widths: it lays out single units of their bits
+# ``Planes`` also has elements of other widths, because it places units of their bits.
 ELEMENTS = dict(BITS)
 for width in range(1, 17):
     ELEMENTS |= {f"uint{width}": width, f"int{width}": width}
-SWAPS = (0, 4, 8, 2, 16)  # sizes in bytes of words whose bytes may be reversed, the usual first
+# The sizes in bytes of words whose bytes may be reversed, the usual first; 0 means none.
+SWAPS = (0, 4, 8, 2, 16)
 WORDS = ", ".join(map(str, sorted(SWAPS)[1:]))
-# names of numpy for the order of bits and of bytes: the second if the highest comes first
+# numpy's names for the order of bits and of bytes; in each, the second means that the highest comes
+# first.
 BIT_ORDERS: tuple[Literal["little", "big"], ...] = ("little", "big")
 BYTE_ORDERS = "<>"
 MOST_ELEMENTS = 2**26
 MOST_BYTES = 2**31
-LISTED = 4  # most parts that a text lists
-# texts by field of ``Stored``; a text is shown if its field is not 0
+# A text lists at most this many parts.
+LISTED = 4
+# Texts by field of ``Stored``; the text of a layout has one if the field is not 0.
 TEXTS = {
     "xor": "xor {:#x}",
     "add": "plus {:#x}",
@@ -59,11 +62,11 @@ Buffer = bytes | bytearray | memoryview | Array
 
 @dataclass(frozen=True)
 class Stored(ABC):
-    """The storage of elements at known places: the base of ``Layout`` and ``Table``.
+    """The storage of elements at known places, which ``Layout`` and ``Table`` inherit.
 
-    A place is the number of a byte. For elements below 8 bits (``int4``, ``uint1``) it is the
-    number of an element: the first is in the lowest bits of its byte, in the highest if
-    ``big_endian``. ``Layout`` says what the fields mean.
+    A place is the number of a byte. For elements of fewer than 8 bits (``int4``, ``uint1``) it
+    counts elements, of which the first is in the lowest bits of its byte, with ``big_endian`` in
+    the highest. The fields are explained at ``Layout``.
     """
 
     shape: Shape
@@ -80,18 +83,23 @@ class Stored(ABC):
 
     @abstractmethod
     def places_before_swap(self) -> Array:
-        """Place of each element ``(*shape) int64`` before words are swapped, -1 if it is not in the
-        buffer."""
+        """Return the place of each element ``(*shape) int64`` before words are swapped.
+
+        The place is -1 for an element that is not in the buffer.
+        """
 
     def index_map(self) -> Array:
-        """Return the byte offset of each element ``(*shape) int64``, -1 if it is not in the buffer;
-        for elements below 8 bits the place, which counts elements.
+        """Return the byte offset of each element, ``(*shape) int64``, -1 if it is not in the
+        buffer.
+
+        For elements of fewer than 8 bits it is the place, which counts elements.
         """
         return self.swapped(self.places_before_swap())
 
     def swapped(self, places: Any) -> Any:
-        """Return the places after words are swapped, from the places before that; a second call
-        undoes the first. A place of -1 stays.
+        """Return places after words are swapped, from the places before.
+
+        A second call undoes the first. A place of -1 stays -1.
         """
         flip = 0
         if self.swap:
@@ -105,42 +113,42 @@ class Stored(ABC):
     @property
     @abstractmethod
     def inside(self) -> Any:
-        """The elements that lie in the buffer, as an index for the tensor: slices or a mask."""
+        """The index (slices or a mask) that selects the elements of the tensor in the buffer."""
 
     @property
     def extents(self) -> Shape:
-        """How many indices of each axis lie in the buffer."""
+        """The number of indices of each axis that are in the buffer."""
         return self.shape
 
     @property
     def bits(self) -> int:
-        """Bits of an element."""
+        """The number of bits of an element."""
         return BITS[self.dtype]
 
     @property
     def place_bits(self) -> int:
-        """Bits from one place to the next: 8, or the bits of an element below 8 bits."""
+        """The number of bits from one place to the next: 8, or fewer if an element has fewer."""
         return min(self.bits, 8)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element; 1 if it has fewer than 8 bits."""
+        """The number of bytes of an element; 1 if it has fewer than 8 bits."""
         return place_bytes(self.dtype)
 
     @property
     def per_byte(self) -> int:
-        """Elements in a byte; 1 if an element has 8 bits or more."""
+        """The number of elements in a byte; 1 if an element has 8 bits or more."""
         return 8 // self.place_bits
 
     def stored(self, tensor: Array) -> Array:
-        """Return elements as the buffer holds them: unsigned, in the shape of the tensor.
+        """Return the stored elements of a tensor: unsigned, in the shape of the tensor.
 
         Raises ValueError for another shape or dtype.
         """
         return store(raw_in(tensor, self.shape, self.dtype), self.xor, self.add)
 
     def pack(self, tensor: Array) -> bytes:
-        """Return the buffer, of ``size`` bytes, of a tensor of ``shape`` and ``dtype``.
+        """Return the bytes of the buffer (``size`` bytes) for a tensor of ``shape`` and ``dtype``.
 
         Raises ValueError for another shape or dtype.
         """
@@ -157,10 +165,10 @@ class Stored(ABC):
         return swap_words(out, self.swap).tobytes()
 
     def unpack(self, buffer: Buffer) -> Array:
-        """Return the tensor of a buffer of ``size`` bytes; elements that are not in the buffer are
-        0.
+        """Return the tensor that a buffer of ``size`` bytes has.
 
-        Raises ValueError for a buffer of another size, and for copies of an element that differ.
+        Elements that are not in the buffer are 0. Raises ValueError for a buffer of another size,
+        and for copies of an element that differ.
         """
         data = bytes_of_size(buffer, self.size)
         stored, *copied = self.read_places(self.opened(data))
@@ -177,21 +185,20 @@ class Stored(ABC):
         return values_of(out, self.dtype)
 
     def recode(self, buffer: Buffer) -> bytes:
-        """Return a buffer unpacked and packed again: it is unchanged if the layout accounts for
-        every byte.
+        """Return a buffer unpacked and packed again.
 
-        Raises ValueError as ``unpack`` does.
+        It is unchanged if the layout accounts for every byte. Raises the errors of ``unpack``.
         """
         return self.pack(self.unpack(buffer))
 
     def items(self, buffer: Buffer, kind: str = "weight", **axes: int) -> list[Item]:
-        """Return each element, its copies, and the runs of fill, sums, constants and other bits, in
-        the order of a buffer of ``size`` bytes, as ``Target.explain`` does.
+        """Return items for all bits of a buffer, in order, as ``Target.explain`` does.
 
-        ``axes`` says which axis of the tensor is ``core``, ``channel``, ``plane``, ``row`` and
-        ``column``, as far as it has them. Values are the tensor's; the value of a float is its bit
-        pattern. Raises ValueError as ``unpack`` does, and for a name or an axis that does not
-        exist.
+        There are items for each element and its copies, and for runs of fill, sums, constants and
+        other bits. ``kind`` is the kind of elements. ``axes`` states the axis of the tensor for
+        some of the names ``core``, ``channel``, ``plane``, ``row`` and ``column``. The value of an
+        item is the tensor's element, of a float its bits. Raises the errors of ``unpack``, and
+        ValueError for a name or an axis that does not exist.
 
         >>> from npulab.layout import hwc
         >>> [item[:4] for item in hwc((1, 3), dtype="int4").items(b"!", channel=1)]
@@ -200,26 +207,25 @@ class Stored(ABC):
         return items_of(self, self.unpack(buffer), bytes_in(buffer, "buffer"), kind, axes)
 
     def opened(self, data: Array) -> Array:
-        """Return a buffer with its words swapped back, and each element below 8 bits in a byte of
-        its own.
+        """Return the places of a buffer: words are swapped back, and each element of fewer than 8
+        bits gets a byte of its own.
         """
         return opened(data, self.bits, self.swap, self.big_endian)
 
     def closed(self, places: Array) -> Array:
-        """Return the bytes of a buffer from its places: the inverse of ``opened``."""
+        """Return the bytes of a buffer from its places, the inverse of ``opened``."""
         return swap_words(joined(places, self.bits, self.big_endian), self.swap)
 
     def write_places(self, out: Array, stored: Array) -> None:
-        """Put elements, unsigned as stored, and their copies into a buffer, place by place."""
+        """Write stored (unsigned) elements and their copies into the places of a buffer."""
         places, pieces = self.places_before_swap()[self.inside], bytes_of(stored, self.big_endian)
         for copy in (0, *self.copies):
             for at in range(self.itemsize):
                 out[places + (copy + at)] = pieces[..., at]
 
     def read_places(self, data: Array) -> list[Array]:
-        """Return the elements of a buffer, unsigned as stored, then each of their copies, read
-        place by place.
-        """
+        """Return the stored (unsigned) elements that the places of a buffer have, then their
+        copies."""
         places = self.places_before_swap()[self.inside]
         return [
             elements_at(data, places + copy, self.itemsize, self.big_endian)
@@ -227,21 +233,23 @@ class Stored(ABC):
         ]
 
     def blank(self, size: int) -> Array:
-        """Return a buffer of fill alone, ``(size,) uint8``; the fill values begin at the same bytes
-        as elements do.
+        """Return a buffer with only fill, ``(size,) uint8``.
+
+        Fill values are in step with the elements.
         """
         return self.closed(self.blank_places(size * self.per_byte))
 
     def blank_places(self, size: int) -> Array:
-        """Return places of fill alone, ``(size,) uint8``, before words are swapped; the fill values
-        begin at the same places as elements do.
+        """Return ``size`` places with only fill, ``uint8``, before words are swapped.
+
+        Fill values are in step with the elements.
         """
         one = bytes_of(np.array([self.fill], f"u{self.itemsize}"), self.big_endian)[0]
         return np.tile(np.roll(one, self.first % self.itemsize), -(-size // self.itemsize))[:size]
 
     @property
     def first(self) -> int:
-        """Place of the first element, before words are swapped."""
+        """The place of the first element before words are swapped."""
         return 0
 
     @property
@@ -260,7 +268,8 @@ class Stored(ABC):
         refuse_type(self.dtype, DTYPES)
         bits = self.bits
         most = {"fill": bits, "xor": bits, "add": bits}
-        # below 8 bits nothing may be added: half of the range is added by an xor of the highest bit
+        # Nothing may be added to elements of fewer than 8 bits; an xor of the highest bit adds half
+        # of the range.
         if bits < 8:
             most["add"] = 0
         refuse_wide(self, most)
@@ -309,7 +318,7 @@ class Stored(ABC):
         refuse_if(wrong, part, f"axis {part.axis}", allowed)
 
     def _said(self) -> list[str]:
-        """Return the texts that follow the rule: shape and type first, then each field that is not
+        """Return the texts after the rule of a layout: shape and type, then each field that is not
         at its default.
         """
         out = [f"{self.shape} {self.dtype}"]
@@ -323,8 +332,10 @@ class Stored(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Table(Stored):
-    """A layout without a rule: ``places`` are what ``index_map`` returns, the byte offsets
-    ``(*shape) int64`` of the elements, -1 for an element that is not in the buffer.
+    """A layout without a rule, which lists the place of each element.
+
+    ``places`` are ``(*shape) int64`` as ``index_map`` returns them: byte offsets, and -1 for an
+    element that is not in the buffer.
 
     Raises ValueError for places outside of the buffer, and for sums among the parts.
     """
@@ -353,7 +364,7 @@ class Table(Stored):
 
 
 def refuse_type(dtype: str, allowed: Iterable[str]) -> None:
-    """Raise ValueError for a type that is not allowed."""
+    """Raise ValueError for an element type that is not in ``allowed``."""
     if dtype not in allowed:
         raise ValueError(f"dtype: got {dtype!r}, allowed is one of {', '.join(allowed)}")
 
@@ -374,9 +385,8 @@ def refuse_outside(parts: Iterable[Part], size: int) -> None:
 
 
 def listed_parts(parts: Sequence[Part]) -> list[str]:
-    """The texts of the first ``LISTED`` parts, then a text with the number of the parts after
-    them.
-    """
+    """Return the texts of the first ``LISTED`` parts, then a text with the number of further
+    parts."""
     texts = [*map(str, parts[:LISTED])]
     if len(parts) > LISTED:
         texts.append(f"{len(parts) - LISTED} more parts")
@@ -384,17 +394,19 @@ def listed_parts(parts: Sequence[Part]) -> list[str]:
 
 
 def place_bytes(dtype: str) -> int:
-    """Places that an element takes: its bytes, or 1 if it has fewer than 8 bits."""
+    """Return the number of places that an element takes: its bytes, or 1 if it has fewer than 8
+    bits."""
     return max(BITS.get(dtype, 8) // 8, 1)
 
 
 def bytes_of_places(places: int, dtype: str) -> int:
-    """Return how many bytes hold ``places`` places."""
+    """Return the number of bytes that ``places`` places take."""
     return -(-places * min(BITS.get(dtype, 8), 8) // 8)
 
 
 def held_as(dtype: str) -> np.dtype[Any]:
-    """The numpy type that holds an element: its own type, or the next wider of 8 or 16 bits."""
+    """Return the numpy type for elements of ``dtype``: its own, or the next wider of 8 or 16
+    bits."""
     if dtype in BITS and BITS[dtype] >= 8:
         return np.dtype(dtype)
     if ELEMENTS[dtype] > 8:
@@ -403,8 +415,9 @@ def held_as(dtype: str) -> np.dtype[Any]:
 
 
 def raw_in(tensor: Array, shape: Shape, dtype: str) -> Array:
-    """Return the bits of the elements of a tensor; raises ValueError for another shape or type, and
-    as ``raw_of`` does.
+    """Return the bits of the elements of a tensor as unsigned integers.
+
+    Raises ValueError for another shape or type, and for values outside of ``dtype``.
     """
     tensor = np.asarray(tensor)
     kind = held_as(dtype)
@@ -414,8 +427,9 @@ def raw_in(tensor: Array, shape: Shape, dtype: str) -> Array:
 
 
 def raw_of(tensor: Array, dtype: str) -> Array:
-    """Return the bits of elements as unsigned integers; raises ValueError for a value outside of
-    the range of ``dtype``.
+    """Return the bits of elements as unsigned integers.
+
+    Raises ValueError for a value outside of the range of ``dtype``.
     """
     raw, bits = np.ascontiguousarray(tensor).view(f"u{tensor.itemsize}"), ELEMENTS[dtype]
     if bits == 8 * tensor.itemsize:
@@ -428,9 +442,8 @@ def raw_of(tensor: Array, dtype: str) -> Array:
 
 
 def values_of(raw: Array, dtype: str) -> Array:
-    """Return elements of ``dtype`` from their bits, given as unsigned integers: the inverse of
-    ``raw_of``.
-    """
+    """Return elements of ``dtype`` from their bits (unsigned integers), the inverse of
+    ``raw_of``."""
     kind, bits = held_as(dtype), ELEMENTS[dtype]
     if bits == 8 * kind.itemsize or not dtype.startswith("int"):
         return raw.view(kind)
@@ -439,8 +452,9 @@ def values_of(raw: Array, dtype: str) -> Array:
 
 
 def swap_words(data: Array, swap: int) -> Array:
-    """Return bytes ``(n,)`` in which the bytes of each word of ``swap`` bytes are reversed;
-    unchanged for a ``swap`` of 0.
+    """Return bytes ``(n,)`` with the bytes of each word of ``swap`` bytes reversed.
+
+    A ``swap`` of 0 changes nothing.
     """
     if swap:
         return np.ascontiguousarray(data.reshape(-1, swap)[:, ::-1]).reshape(-1)
@@ -448,8 +462,8 @@ def swap_words(data: Array, swap: int) -> Array:
 
 
 def opened(data: Array, bits: int, swap: int, high_first: bool) -> Array:
-    """Return a buffer with its words swapped back, and each element below 8 bits in a byte of its
-    own.
+    """Return the places of a buffer: words of ``swap`` bytes are swapped back, and each element of
+    fewer than 8 bits gets a byte of its own.
     """
     data = swap_words(data, swap)
     if bits == 1:
@@ -460,8 +474,9 @@ def opened(data: Array, bits: int, swap: int, high_first: bool) -> Array:
 
 
 def joined(places: Array, bits: int, high_first: bool) -> Array:
-    """Return packed bytes from elements below 8 bits that have a byte each, the inverse of
-    ``opened`` without swaps; bytes of wider elements are returned unchanged.
+    """Return packed bytes from places, the inverse of ``opened`` without swaps.
+
+    Elements of fewer than 8 bits are joined to bytes; bytes of wider elements stay as they are.
     """
     if bits >= 8:
         return places
@@ -471,8 +486,9 @@ def joined(places: Array, bits: int, high_first: bool) -> Array:
 
 
 def split_units(raw: Array, bits: int, unit: int) -> Array:
-    """Return unsigned elements as units of ``unit`` bits ``(*shape, units) uint8``, the lowest
-    first; an element has ``bits`` bits.
+    """Return the units of ``unit`` bits of unsigned elements, ``(*shape, units) uint8``.
+
+    An element has ``bits`` bits; its lowest unit is the first.
     """
     little = np.ascontiguousarray(raw).astype(f"<u{raw.itemsize}", copy=False)
     units = opened(little.reshape(-1).view(np.uint8), unit, 0, False)
@@ -480,8 +496,9 @@ def split_units(raw: Array, bits: int, unit: int) -> Array:
 
 
 def join_units(units: Array, itemsize: int, unit: int) -> Array:
-    """Return unsigned elements of ``itemsize`` bytes from their units ``(*shape, units) uint8``:
-    the inverse of ``split_units``.
+    """Return unsigned elements of ``itemsize`` bytes from their units ``(*shape, units) uint8``.
+
+    This is the inverse of ``split_units``.
     """
     whole = np.zeros((*units.shape[:-1], 8 * itemsize // unit), np.uint8)
     whole[..., : units.shape[-1]] = units
@@ -497,7 +514,7 @@ def _steps(bits: int, high_first: bool) -> Array:
 
 
 def store(raw: Array, xor: int, add: int) -> Array:
-    """Return unsigned elements as they are stored: ``(raw ^ xor) + add``, modulo their range."""
+    """Return the stored values of unsigned elements: ``(raw ^ xor) + add``, modulo their range."""
     if xor:
         raw = raw ^ raw.dtype.type(xor)
     if add:
@@ -506,7 +523,7 @@ def store(raw: Array, xor: int, add: int) -> Array:
 
 
 def restore(stored: Array, xor: int, add: int) -> Array:
-    """The inverse of ``store``."""
+    """Return unsigned elements from their stored values, the inverse of ``store``."""
     if add:
         stored = stored - stored.dtype.type(add)
     if xor:
@@ -515,7 +532,7 @@ def restore(stored: Array, xor: int, add: int) -> Array:
 
 
 def bytes_of(elements: Array, big_endian: bool) -> Array:
-    """Return the bytes ``(..., itemsize) uint8`` of unsigned elements."""
+    """Return the bytes of unsigned elements, ``(..., itemsize) uint8``."""
     ordered = elements.astype(f"{BYTE_ORDERS[big_endian]}u{elements.itemsize}", copy=False)
     return np.ascontiguousarray(ordered).view(np.uint8).reshape(*elements.shape, elements.itemsize)
 
@@ -532,7 +549,7 @@ def elements_at(data: Array, places: Array, itemsize: int, big_endian: bool) -> 
 
 
 def bytes_in(buffer: Buffer, name: str) -> Array:
-    """Return a buffer as ``(n,) uint8``, without a copy; raises ValueError if it is not bytes."""
+    """Return a buffer as ``(n,) uint8`` without a copy; raise ValueError if it is not bytes."""
     allowed = "are bytes or uint8 of one axis"
     if isinstance(buffer, Array):
         wrong = buffer.dtype != np.uint8 or buffer.ndim != 1
@@ -544,7 +561,8 @@ def bytes_in(buffer: Buffer, name: str) -> Array:
 
 
 def bytes_of_size(buffer: Buffer, size: int) -> Array:
-    """Return a buffer as ``bytes_in`` does; raises ValueError too if it has another size."""
+    """Return a buffer as ``(n,) uint8`` without a copy; raise ValueError unless it has ``size``
+    bytes."""
     data = bytes_in(buffer, "buffer")
     if len(data) != size:
         raise ValueError(f"buffer: got {len(data)} bytes, allowed is {size}")
