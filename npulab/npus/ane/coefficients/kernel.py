@@ -65,12 +65,12 @@ class Kernel:
     - ``sparse``: true if weights of 0 are left out and mask bits say which.
     - ``small``: true if the output has at most 8 x 8 pixels.
     - ``lanes``: the most channels of a plane, a power of two (``2 ** ConvCfg.OCGSize``). 0 means
-    the compiler's choice: at most 32 for small outputs, else 16, and at most a sixteenth of a
-    group's output channels, rounded down to a power of two. - ``columns``: how many output columns
-    are computed at a time (``ConvCfg.Ox``). If there are several, ``stride`` is the step from their
-    first column to the first of the next columns, and the buffer has a shifted copy of the weights
-    for each column. - ``table``: true if each engine's buffer begins with the 128 bytes of an
-    activation table.
+      the compiler's choice: at most 32 for small outputs, else 16, and at most a sixteenth of a
+      group's output channels, rounded down to a power of two.
+    - ``columns``: how many output columns are computed at a time (``ConvCfg.Ox``). If there are
+      several, ``stride`` is the step from their first column to the first of the next columns, and
+      the buffer has a shifted copy of the weights for each column.
+    - ``table``: true if each engine's buffer begins with the 128 bytes of an activation table.
 
     Proved, by equal SHA-256 of sections that the compiler wrote: dense kernels, 4 groups,
     depthwise, two columns of a depthwise 1x9, dense with a table, sparse 1x1 and 3x3 of stride 2.

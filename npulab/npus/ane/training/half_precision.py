@@ -49,28 +49,25 @@ def precision(
     dtype: str = "float16",
     accumulate: str = "float32",
 ) -> pd.DataFrame:
-    """Return a table of rounding errors, with a row for each input, weight and operation of a
-    kernel.
+    """Return a table of rounding errors: a row for each input, weight and operation of a kernel.
 
     - ``operation``: the name of the tensor (input, weight or the operation's result); ``kind``: the
       kind of the operation, "given" for inputs and weights;
-    - ``own_max``, ``own_rms``, ``own_ulps``: the error if only this tensor and constants are
-      rounded;
-    - ``effect``: the largest relative RMS error of an output or tap if only this tensor is rounded;
+    - ``own_max``, ``own_rms``, ``own_ulps``: the error if only it and constants are rounded;
+    - ``effect``: the largest relative RMS error of an output or tap if only it is rounded;
       ``share``: the square of ``effect``, divided by the sum of the squares of all rows;
     - ``all_max``, ``all_rms``, ``all_ulps``: the error if every tensor is rounded;
-    - ``cells``: the number of elements of the tensor; ``overflow``, ``underflow``, ``subnormal``:
-      how many of them become infinite or NaN; become 0 although the exact number is not 0 and is
-      below the normal range; become subnormal, if every tensor is rounded.
+    - ``cells``: the number of its elements; how many of them become infinite or NaN (``overflow``),
+      become 0 although they are not 0 and are below the normal range (``underflow``), or become
+      subnormal (``subnormal``), if every tensor is rounded.
 
-    Names in ``_max`` mean the largest |error| / |exact|, in ``_rms`` the norm of the error divided
-    by the norm of the exact tensor, in ``_ulps`` the largest error in units of the last place.
-    Masked scores (the key is after the query) are left out.
+    ``max`` is the largest |error| / |exact|, ``rms`` the norm of the error divided by the norm of
+    the exact tensor, ``ulps`` the largest error in units of the last place. Masked scores (the key
+    is after the query) are left out.
 
-    ``tensors`` are those of ``run``; without them ``train`` makes them in float64 from
-    ``example(step, seed, gradient)``. Gradients (names that begin with d) are multiplied by
-    ``loss_scale``. Raises the errors of ``run``, LookupError if ``dtype`` is neither float16 nor
-    float32, and ValueError for a loss scale that is not positive and finite.
+    ``tensors`` are those of ``run``, by default ``train`` of ``example(step, seed, gradient)``.
+    Gradients (names that begin with d) are multiplied by ``loss_scale``. Raises the errors of
+    ``run``, LookupError for another ``dtype``, and ValueError for a wrong loss scale.
 
     >>> table = precision("qkv_backward", Step(16, 24, 8, 2)).set_index("operation")
     >>> bool(table.loc["dxqk", "own_ulps"] <= 0.5), int(table["overflow"].sum())
