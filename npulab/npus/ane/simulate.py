@@ -188,7 +188,9 @@ def _left(memory: Memory, place: int, broadcast: int) -> Array:
     if not broadcast:
         return tensor
     if tensor.shape[-1] != 1:
-        raise Hang(f"a row of {tensor.shape[-1]} elements in L2 is broadcast along rows")
+        raise Hang(
+            f"a tensor in L2 is broadcast and has {tensor.shape[-1]} elements a row, allowed is 1"
+        )
     return tensor.transpose(1, 0, 2, 3).reshape(1, tensor.shape[1], -1, 1)
 
 
@@ -308,7 +310,9 @@ def _planar(v: Values, a: Array, memory: Memory) -> Array:
         try:
             a = OPERATIONS[v["PE.Cfg.OpMode"]](a, b)
         except ValueError:
-            raise Hang(f"its sources are {a.shape} and {b.shape}") from None
+            raise Hang(
+                f"the shapes {a.shape} and {b.shape} of the two sources do not broadcast"
+            ) from None
     a = a * half(v["PE.BiasScale.Scale"]) + half(v["PE.BiasScale.Bias"])
     a = a * float(np.uint32(v["PE.FinalScale.FinalScale"]).view(np.float32))
     # NLMode takes the reciprocal.
@@ -319,7 +323,7 @@ def _planar(v: Values, a: Array, memory: Memory) -> Array:
         return a
     if a.size != np.prod(shape):
         raise Hang(
-            f"its output is {' x '.join(map(str, shape))}, its sources give "
+            f"the output is {' x '.join(map(str, shape))}, the sources give "
             f"{' x '.join(map(str, a.shape))}"
         )
     return a.reshape(shape)

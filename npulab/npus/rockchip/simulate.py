@@ -39,10 +39,11 @@ CORES = "PC.REGISTER_AMOUNTS.RESERVED_0"
 def simulate(capture: Capture) -> bytes:
     """Run the capture's tasks in order; return the bytes of the output buffer.
 
-    If task records state which tasks ended, only the tasks that ``ran`` returns are run. Buffers
-    lie at their addresses. Output lanes past ORIG_CHANNEL are 0 (C:dump-+2 adds 2 in one of 8 lanes
-    only). Raises Hang, with the reason, for reads outside of all buffers and for sizes that
-    contradict each other. Raises Unsupported for units and modes that it does not simulate.
+    If task records state which tasks ended, only the tasks that ``ran`` returns run. Buffers lie
+    at their addresses. Output lanes past ORIG_CHANNEL are 0 (C:dump-+2 adds 2 in one of 8 lanes
+    only). Raises Hang, with the reason, for a size or count of 0, for reads outside of all buffers,
+    and for sizes that contradict each other. Raises Unsupported for units and modes that it does
+    not simulate.
     """
     base = address_of(capture, "output", "where its tasks write")
     buffers = dict(capture.buffers)
