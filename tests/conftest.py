@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -152,11 +153,16 @@ def pytest_collect_file(file_path: Path) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browsers and notebooks first: a worker that starts one of them last keeps the others waiting.
+    """Browsers, notebooks and the house first: a worker that starts one of them last keeps the
+    others waiting.
 
     Of the cases of a test marked ``sample(n)`` all but n, drawn by its name, are ``long``.
     """
-    items.sort(key=lambda item: not ("browser" in item.path.stem or item.path.suffix == ".ipynb"))
+    items.sort(
+        key=lambda item: (
+            item.path.suffix != ".ipynb" and not re.search("browser|house", item.path.stem)
+        )
+    )
     cases: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sample") and not item.get_closest_marker("long"):
