@@ -221,10 +221,13 @@ def capacity(rate: float) -> float:
     return 1 + sum(p * math.log2(p) for p in (rate, 1 - rate) if p)
 
 
-def searched(of: Pair, kind: str, k: int, rate: float, seed: int = 0) -> tuple[bool, int]:
-    """(right, queries) of a search for ``k`` culprits by lot."""
-    lot = np.random.default_rng([seed, k, len(of.names)])
-    guilty = [of.names[one] for one in lot.choice(len(of.names), k, replace=False)]
+def searched(of: Pair, kind: str, k: int, rate: float, *lot: int) -> tuple[bool, int]:
+    """(right, queries) of a search for ``k`` culprits by lot; of several numbers the first is the
+    seed of the search, too.
+    """
+    drawn = np.random.default_rng(lot).choice(len(of.names), k, replace=False)
+    guilty = [of.names[one] for one in drawn]
+    seed = lot[0] if len(lot) > 1 else 0
     oracle = Planted(of, truth(kind, guilty), rate, seed)
     found = of.bisect(oracle, flake_rate=rate, seed=seed)
     assert found.queries == len(oracle.seen) == len(found.journal)
@@ -238,7 +241,7 @@ def searched(of: Pair, kind: str, k: int, rate: float, seed: int = 0) -> tuple[b
 )
 def test_culprits_among_130_fields_that_differ(kind: str, k: int, rate: float, seed: int) -> None:
     """One of a kind and rate; what runs are needed on average is counted in ``test_bisection``."""
-    right, queries = searched(pair(WIDE, seed % 5), kind, k, rate, seed)
+    right, queries = searched(pair(WIDE, seed % 5), kind, k, rate, seed, k)
     assert right
     assert queries < 3 * (math.log2(math.comb(WIDE, k)) + PRICE[k]) / capacity(rate)
 
@@ -257,7 +260,7 @@ def test_other_numbers_of_fields_and_other_flake_rates(rate: float, seeds: int) 
     for n, (kind, k), seed in itertools.product((1, 2, 4, 9), kinds, range(seeds)):
         if k > n:
             continue
-        right, _ = searched(pair(n, seed, addresses=1), kind, k, rate, seed)
+        right, _ = searched(pair(n, seed, addresses=1), kind, k, rate, seed, n, k)
         if not right:
             wrong.append((n, kind, k, seed))
     assert len(wrong) <= seeds, wrong
@@ -383,7 +386,7 @@ def test_an_oracle_that_throws_dice_ends_too(rate: float | None, seed: int) -> N
 @pytest.mark.parametrize("n", [60, 219, 221, 300, 500, 1000])
 def test_other_numbers_of_fields_at_length(n: int) -> None:
     for kind, k in (("and", 1), ("or", 2), ("and", 2), ("beside", 3)):
-        right, queries = searched(pair(n), kind, k, 0.02)
+        right, queries = searched(pair(n), kind, k, 0.02, n)
         assert right
         assert queries <= 2 * (k * math.log2(n) + 6)
 
