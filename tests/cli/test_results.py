@@ -35,7 +35,7 @@ def answers(folder: Path, few: Path) -> dict[str, tuple[list[Any], Any]]:
         )
     )
     pair = [VIVANTE / "sim-3x3-same", VIVANTE / "sim-other-driver"]
-    laws = npulab.find_laws(npulab.load_sweep(sweep))
+    laws = npulab.find_laws(npulab.load_sweep(sweep), nuisance=["w1"])
     return {
         "list": (["list", VIVANTE], Listing(npulab.load_all(VIVANTE).captures)),
         "show": (["show", MESA, "--unknown"], Decoded(npulab.load(MESA), Wanted(unknown=True))),
@@ -56,7 +56,7 @@ def answers(folder: Path, few: Path) -> dict[str, tuple[list[Any], Any]]:
             npulab.bisect_fields(*map(npulab.load, pair), npulab.Simulated()),
         ),
         "laws": (
-            ["laws", sweep, "--plan", 2],
+            ["laws", sweep, "--plan", 2, "--nuisance", "w1"],
             Summary(npulab.load_sweep(sweep), laws, laws.open, laws.next_captures(2)),
         ),
     }

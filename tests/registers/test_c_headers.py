@@ -970,7 +970,6 @@ def compared(path: Path) -> tuple[int, list[str], list[str]]:
 
 
 OFTEN = (
-    "nvdla_opendla_small.h",
     "gpu_drm_etnaviv_state_hi.xml.h",
     "gpu_drm_lima_lima_regs.h",
     "accel_ivpu_ivpu_hw_btrs_mtl_reg.h",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 from round_trip import rows_in
 
 from npulab.analysis.draft import draft
@@ -29,34 +29,23 @@ def bits_of(data: bytes, low: int, width: int) -> int:
     return int.from_bytes(data, "little") >> low & (1 << width) - 1
 
 
-@given(st.data())
-@settings(max_examples=200)
-def test_registers_of_any_size_read_as_bytes_do(data: st.DataObject) -> None:
-    bits = data.draw(st.sampled_from([8, 16, 32, 48, 64, 128]))
-    offset = data.draw(st.integers(0, 7))
-    width = data.draw(st.integers(1, min(64, bits)))
-    lsb = data.draw(st.integers(0, bits - width))
-    registers = RegisterMap(
-        [
-            {
-                "offset": offset,
-                "register": "R",
-                "field": "f",
-                "lsb": lsb,
-                "width": width,
-                "bits": bits,
-            }
-        ]
-    )
-    memory = data.draw(st.binary(min_size=4 * len(registers), max_size=4 * len(registers)))
-    words = np.frombuffer(memory, "<u4")
-    value = registers.decode(words)["f"]
-    assert value == bits_of(memory, 8 * offset + lsb, width)
-    assert np.array_equal(registers.encode(registers.decode(words)), words)
-    assert (
-        bits_of(registers.encode({"f": value}).astype("<u4").tobytes(), 8 * offset + lsb, width)
-        == value
-    )
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.long)])
+def test_registers_of_any_size_read_as_bytes_do(count: int) -> None:
+    random = Random(count)
+    for _ in range(count):
+        bits, offset = random.choice([8, 16, 32, 48, 64, 128]), random.randrange(8)
+        width = random.randint(1, min(64, bits))
+        lsb = random.randint(0, bits - width)
+        row = {"offset": offset, "register": "R", "field": "f", "lsb": lsb, "width": width}
+        registers = RegisterMap([{**row, "bits": bits}])
+        memory = random.randbytes(4 * len(registers))
+        words = np.frombuffer(memory, "<u4")
+        value = registers.decode(words)["f"]
+        at = 8 * offset + lsb
+        assert value == bits_of(memory, at, width)
+        assert np.array_equal(registers.encode(registers.decode(words)), words)
+        again = registers.encode({"f": value}).astype("<u4").tobytes()
+        assert bits_of(again, at, width) == value
 
 
 def test_small_registers_share_words_and_keep_their_names(tmp_path: Path) -> None:
