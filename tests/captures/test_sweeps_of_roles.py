@@ -120,7 +120,7 @@ RANGES = {"op": [0], "input_h": [8], "input_w": (4, 40), "input_c": [8], "output
 
 
 def test_explore_learns_the_words_of_a_role(tmp_path: Path) -> None:
-    whole = npulab.explore(Stripes(), RANGES, budget=24, store=tmp_path / "whole")
+    whole = npulab.explore(Stripes(), RANGES, budget=8)
     assert whole.sweep is not None
     assert whole.looked_at.startswith(f"{len(whole.sweep)} first jobs LOAD of ")
     found = npulab.explore(Stripes(), RANGES, budget=24, role="MULTIPLY", store=tmp_path / "role")
