@@ -349,10 +349,9 @@ def test_buffers_are_bytes_or_arrays_of_one_byte_each() -> None:
 
 def test_tasks_are_numbers_of_jobs() -> None:
     assert TRAFFIC.with_fields(task=np.int64(0), **{FIELD: 0}).words.shape == TRAFFIC.words.shape
-    for task in (1, -1, 9):
-        for call in (TRAFFIC.with_job, TRAFFIC.with_words):
-            with pytest.raises(LookupError, match=rf"got task {task}, it has 0 to 0$"):
-                call(JOB if call == TRAFFIC.with_job else JOB.words, task)
+    for task in (1, -1):
+        with pytest.raises(LookupError, match=rf"got task {task}, it has 0 to 0$"):
+            TRAFFIC.with_words(JOB.words, task)
         with pytest.raises(LookupError, match=rf"got task {task}, it has 0 to 0$"):
             TRAFFIC.with_fields(task=task, **{FIELD: 1})
 
