@@ -4,6 +4,7 @@ are mixed of.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import math
 import random
@@ -270,27 +271,20 @@ def test_bad_input_is_refused(make: Callable[[], object], words: str) -> None:
 # Captures
 
 
-ROWS = [("a", 0, f"f{n}", 4 * n, 4, "", "") for n in range(8)] + [
-    ("b", 4, "wide", 0, 20, 4, ""),
-    ("c", 8, "wide", 28, 4, 0, ""),
-    ("d", 12, "base_address", 0, 32, "", "yes"),
-]
-ROWS = [
-    {
-        "block": "NN",
-        "register": register,
-        "offset": offset,
-        "field": field,
-        "lsb": lsb,
-        "width": width,
-        "at": at,
-        "address": address,
-    }
-    for register, offset, field, lsb, width, at, address in ROWS
-]
-
-
-MAPS = {"NN": RegisterMap(ROWS)}
+ROWS = """block,register,offset,field,lsb,width,at,address
+NN,a,0,f0,0,4,,
+NN,a,0,f1,4,4,,
+NN,a,0,f2,8,4,,
+NN,a,0,f3,12,4,,
+NN,a,0,f4,16,4,,
+NN,a,0,f5,20,4,,
+NN,a,0,f6,24,4,,
+NN,a,0,f7,28,4,,
+NN,b,4,wide,0,20,4,
+NN,c,8,wide,28,4,0,
+NN,d,12,base_address,0,32,,yes
+"""
+MAPS = {"NN": RegisterMap(csv.DictReader(ROWS.splitlines()))}
 
 
 def dense(name: str, *words: int) -> Capture:
@@ -309,18 +303,11 @@ def test_parts_are_fields_and_bits_that_no_field_has() -> None:
 
 def test_a_split_field_of_which_one_register_is_written() -> None:
     rows = [
-        {
-            "block": "ST",
-            "offset": 4 * word,
-            "register": f"r{word}",
-            "field": "split",
-            "lsb": 8,
-            "width": 8,
-            "at": 8 * word,
-        }
-        for word in range(2)
+        "block,offset,register,field,lsb,width,at",
+        "ST,0,r0,split,8,8,0",
+        "ST,4,r1,split,8,8,8",
     ]
-    maps = {"ST": RegisterMap(rows, dense=False)}
+    maps = {"ST": RegisterMap(csv.DictReader(rows), dense=False)}
     good, bad = (
         Capture(name, "demo", "x", (Job.from_writes("ST", [(4, value)], maps["ST"]),), maps=maps)
         for name, value in (("good", 0), ("bad", 0x300))

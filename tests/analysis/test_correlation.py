@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections import Counter
 from itertools import pairwise
@@ -126,35 +127,13 @@ def test_fields_of_a_map_are_taken_as_meant() -> None:
     words[:, 0] = np.arange(rows) - 1 & 0x3F  # one less, and wraps
     words[:, 1] = frame["scale"].to_numpy(np.float32).view(np.uint32)
     words[:, 2] = frame["zero_point"] & 0xFF
-    registers = RegisterMap(
-        [
-            {
-                "offset": 0,
-                "register": "SIZE",
-                "field": "size",
-                "lsb": 0,
-                "width": 6,
-                "value": "signed +1",
-            },
-            {
-                "offset": 4,
-                "register": "SCALE",
-                "field": "scale",
-                "lsb": 0,
-                "width": 32,
-                "value": "f32",
-            },
-            {
-                "offset": 8,
-                "register": "ZERO",
-                "field": "zero",
-                "lsb": 0,
-                "width": 8,
-                "value": "signed",
-            },
-            {"offset": 8, "register": "ZERO", "field": "rest", "lsb": 8, "width": 24},
-        ]
-    )
+    text = """offset,register,field,lsb,width,value
+0,SIZE,size,0,6,signed +1
+4,SCALE,scale,0,32,f32
+8,ZERO,zero,0,8,signed
+8,ZERO,rest,8,24,
+"""
+    registers = RegisterMap(csv.DictReader(text.splitlines()))
     table = correlate(words, frame, registers).set_index(["field", "parameter"])
     assert table.loc[("scale", "scale"), "law"]
     assert table.loc[("zero", "zero_point"), "law"]
@@ -170,14 +149,8 @@ def test_fields_of_a_map_are_taken_as_meant() -> None:
 
 def test_a_field_that_is_split_and_values_that_are_no_numbers() -> None:
     words = np.array([[n & 3, n // 4] for n in range(30)], np.uint32)
-    split = RegisterMap(
-        [
-            {"offset": 0, "field": "n", "lsb": 0, "width": 2, "at": 0},
-            {"offset": 4, "field": "n", "lsb": 0, "width": 30, "at": 2},
-            {"offset": 0, "field": "more", "lsb": 2, "width": 30},
-            {"offset": 4, "field": "top", "lsb": 30, "width": 2},
-        ]
-    )
+    rows = ["offset,field,lsb,width,at", "0,n,0,2,0", "4,n,0,30,2", "0,more,2,30,", "4,top,30,2,"]
+    split = RegisterMap(csv.DictReader(rows))
     found = correlate(words, {"n": np.arange(30)}, split).iloc[0]
     assert (found["field"], found["word"], found["lsb"], found["width"], found["law"]) == (
         "n",

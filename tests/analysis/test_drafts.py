@@ -790,11 +790,8 @@ def test_what_a_draft_of_a_map_of_words_writes_has_all_of_them() -> None:
     """A dense map has the words between its registers, a table those that have a row; a chip's
     features go with it.
     """
-    rows = [
-        {"block": "A", "offset": 0, "register": "R", "field": "a", "lsb": 2, "width": 1},
-        {"block": "A", "offset": 0, "field": "", "lsb": 9, "width": 1, "feature": "new"},
-        {"block": "A", "offset": 12, "register": "S", "field": "b", "lsb": 0, "width": 32},
-    ]
+    lines = ["block,offset,register,field,lsb,width,feature", "A,0,R,a,2,1,", "A,0,R,,9,1,new"]
+    rows = [*csv.DictReader([*lines, "A,12,S,b,0,32,"])]
     for features in ((), ("new",)):
         registers = RegisterMap(rows, features=features)
         made = draft(registers)
@@ -806,17 +803,8 @@ def test_words_far_from_the_start_of_their_block_stay_words(tmp_path: Path) -> N
     """A table says by its names that a far block has words: by those of all chips, of which a
     map has some.
     """
-    rows = [
-        {"block": "A", "offset": 0x1000, "register": "R", "field": "a", "lsb": 0, "width": 3},
-        {
-            "block": "A",
-            "offset": 0x1000,
-            "field": "w1024_3_3",
-            "lsb": 3,
-            "width": 3,
-            "feature": "new",
-        },
-    ]
+    lines = ["A,0x1000,R,a,0,3,", "A,0x1000,,w1024_3_3,3,3,new"]
+    rows = [*csv.DictReader(["block,offset,register,field,lsb,width,feature", *lines])]
     maps = [RegisterMap(rows, dense=False, features=features) for features in ((), ("new",))]
     for registers in [*maps, RegisterMap(rows[:1], dense=False, by_address=())]:
         made = draft(registers)
@@ -1298,10 +1286,8 @@ def test_what_is_not_saved_is_found_without_doing_it_again(
 
 
 def test_drafts_of_rows_of_writes_and_of_captures() -> None:
-    rows = [
-        {"block": "B", "offset": 4, "register": "R", "field": "f", "lsb": 0, "width": 8},
-        {"block": "B", "offset": 0, "register": "A", "field": "g", "lsb": 4, "width": 2},
-    ]
+    head = "block,offset,register,field,lsb,width"
+    rows = [*csv.DictReader([head, "B,4,R,f,0,8", "B,0,A,g,4,2"])]
     made = npulab.draft(rows)
     assert [item.name for item in made.map if not item.automatic] == ["g", "f"]
     writes = [(0x50100000, 1), (0x50100080, 2), (0x50100000, 3)]
@@ -1399,18 +1385,19 @@ def test_an_edit_of_an_array_is_one_of_all_its_copies(case: str, tmp_path: Path)
     assert [*RegisterMap.read(made.path)] == [*made.map]
 
 
-TWO = [
-    {"block": "A", "offset": 0, "register": "X", "field": "a", "lsb": 0, "width": 4},
-    {"block": "A", "offset": 8, "register": "Y", "field": "b", "lsb": 0, "width": 4},
-    {"block": "B", "offset": 0, "register": "X", "field": "a", "lsb": 4, "width": 4},
-    {"block": "B", "offset": 4, "register": "Z", "field": "c", "lsb": 0, "width": 32},
-]
+TWO = """block,offset,register,field,lsb,width
+A,0,X,a,0,4
+A,8,Y,b,0,4
+B,0,X,a,4,4
+B,4,Z,c,0,32
+"""
 
 
 @pytest.mark.parametrize("dense", [True, False])
 def test_each_block_of_a_table_reads_its_own_jobs(dense: bool) -> None:
+    rows = [*csv.DictReader(TWO.splitlines())]
     maps = {
-        block: RegisterMap([row for row in TWO if row["block"] == block], dense=dense)
+        block: RegisterMap([row for row in rows if row["block"] == block], dense=dense)
         for block in "AB"
     }
     jobs = (
@@ -1418,7 +1405,7 @@ def test_each_block_of_a_table_reads_its_own_jobs(dense: bool) -> None:
         Job("B", maps["B"].encode({"a": 6, "c": 7})),
     )
     capture = Capture("c", "owl", "c", jobs, maps=maps)
-    made = draft(TWO, dense=dense)
+    made = draft(rows, dense=dense)
     assert made.decode(capture).fields.equals(capture.fields)
     made.rename("c", "d")
     read = made.decode(capture)

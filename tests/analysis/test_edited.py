@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,15 +20,8 @@ from npulab.notebook.widgets import BisectView, DiffModel
 from npulab.registers.map import RegisterMap
 
 BLOCKS = ("LOAD", "GEMM", "ALU")
-MAPS = {
-    block: RegisterMap(
-        [
-            {"block": block, "register": "W", "field": "size", "lsb": 0, "width": 16},
-            {"block": block, "register": "W", "field": "kind", "lsb": 16, "width": 16},
-        ]
-    )
-    for block in BLOCKS
-}
+WORD = "block,register,field,lsb,width\n{0},W,size,0,16\n{0},W,kind,16,16"
+MAPS = {block: RegisterMap(csv.DictReader(WORD.format(block).splitlines())) for block in BLOCKS}
 COUNT = 12
 
 
