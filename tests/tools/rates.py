@@ -1,8 +1,16 @@
-"""What several benchmarks write alike: how much is done in a second."""
+"""What several benchmarks write alike: one thread, and how much is done in a second."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+import pytest
+
+ONE_THREAD = pytest.mark.skipif(
+    os.environ.get("OPENBLAS_NUM_THREADS") != "1",
+    reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1",
+)
 
 
 def rated(benchmark: Any, amount: float, unit: str, function: Any, *arguments: Any) -> Any:
