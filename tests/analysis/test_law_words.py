@@ -177,7 +177,7 @@ def test_shuffled_words_have_no_checksum() -> None:
     words, _ = made()
     assert len(checksums(unsearched(words)).solved) == 1
     random, wrong = np.random.default_rng(1), 0
-    for _ in range(5):
+    for _ in range(2):
         mixed = np.stack([random.permutation(column) for column in words.T], 1)
         wrong += len(checksums(unsearched(mixed)).solved)
     assert wrong == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -267,28 +267,19 @@ def test_predictions_are_words_and_a_mask(plain: Laws) -> None:
     words, mask = plain.predict(fresh)
     assert words.dtype == mask.dtype == np.uint32
     assert words.shape == mask.shape == (500, 2)
-    assert not ((words ^ words_of(*PLAIN, of=fresh)) & mask).any()
+    assert not claimed_of(plain, PLAIN, fresh)[1].any()
     varying = np.bitwise_or.reduce(plain.words ^ plain.words[0], axis=0)
     assert ((mask & varying) == varying).mean() > 0.9
     # order, further columns and the index say nothing
     turned = fresh[fresh.columns[::-1]].assign(more=1.5).set_index(np.arange(500)[::-1] * 3)
     for one, other in zip(plain.predict(turned), (words, mask), strict=True):
         assert np.array_equal(one, other)
-    # one layer, and the captures themselves
-    alone = plain.predict(fresh.iloc[3:4])
-    assert np.array_equal(alone[0][0], words[3])
-    known = plain.predict(layers())
-    assert not ((known[0] ^ plain.words) & known[1]).any()
-
-
-def test_rows_are_judged_one_by_one(plain: Laws) -> None:
-    """What is claimed of a layer does not depend on the layers asked for with it."""
-    fresh = layers(60, 10)
-    words, mask = plain.predict(fresh)
-    for part in (slice(0, 1), slice(7, 20), slice(59, 60)):
+    # layers alone, and the captures themselves
+    for part in (slice(3, 4), slice(7, 20)):
         one, known = plain.predict(fresh.iloc[part])
         assert np.array_equal(one, words[part])
         assert np.array_equal(known, mask[part])
+    assert not claimed_of(plain, PLAIN, layers())[1].any()
 
 
 def test_every_bit_has_a_status(plain: Laws) -> None:
@@ -315,22 +306,6 @@ def test_a_rival_is_what_a_capture_could_tell_apart(plain: Laws) -> None:
     assert (plain.status[bits] == "law").all()
 
 
-def test_no_field_follows_from_itself() -> None:
-    known = layers(80, 1)
-    laws = find_laws(
-        words_of(
-            (
-                (lambda p: p["channels"], 9),
-                (lambda p: 0, 3),
-                (lambda p: p["width"] ^ p["height"], 9),
-            ),
-            of=known,
-        ),
-        known,
-    )
-    assert [one.name for one in laws.fields if one.name in one.follows] == []
-
-
 def test_fields_give_their_values(plain: Laws) -> None:
     fresh = layers(50, 4)
     words, _ = plain.predict(fresh)
@@ -355,21 +330,16 @@ def test_the_same_search_finds_the_same(plain: Laws) -> None:
     known = layers()
     given, words = known.copy(), words_of(*PLAIN, of=known)
     before = words.copy()
-    again = find_laws(words, known)
+    said: list[str] = []
+    again = find_laws(words, known, progress=said.append)
+    assert said
+    assert all(isinstance(one, str) and one and "\n" not in one for one in said)
     pd.testing.assert_frame_equal(again.table, plain.table)
     pd.testing.assert_frame_equal(known, given)
     assert np.array_equal(words, before)
     columns = find_laws(words.tolist(), {name: known[name].tolist() for name in known})
     pd.testing.assert_frame_equal(columns.table, plain.table)
     pd.testing.assert_frame_equal(find_laws(Sweep(words, known)).table, plain.table)
-
-
-def test_progress_is_lines_of_text() -> None:
-    said: list[str] = []
-    known = layers()
-    laws_of([PLAIN[0]], known, progress=said.append)
-    assert said
-    assert all(isinstance(one, str) and one and "\n" not in one for one in said)
 
 
 def test_an_update_is_the_search_of_both(plain: Laws) -> None:
@@ -414,43 +384,24 @@ def test_what_has_no_law_stays_open_and_says_with_what_it_goes(width: int, n: in
 
 
 def test_two_parameters_that_always_agree_are_rivals() -> None:
-    """The wrong one of two is not claimed, the planned capture tells them apart."""
-    known = layers(40)
-    known["height"] = known["width"]
-    rows = (((lambda p: p["height"], 12), (lambda p: p["channels"], 12)),)
-    laws = laws_of(rows, known)
-    fresh = layers(300, 8)
-    words, mask = laws.predict(fresh)
-    truth = words_of(*rows, of=fresh)
-    assert not ((words ^ truth) & mask).any()
-    assert (mask & 0x1FF000 == 0x1FF000).mean() > 0.97
-    assert (laws.status[0, :9] == "rivals").all()
-    frame = laws.next_captures(
-        2,
-        ranges=OF_LAYERS,
-    )
-    assert (frame["width"] != frame["height"]).all()
-    settled = laws.update(words_of(*rows, of=frame), frame)
-    words, mask = settled.predict(fresh)
-    assert np.array_equal(words & 0x1FFFFF, truth & 0x1FFFFF)
-    assert (settled.status[0, :9] == "law").all()
-
-
-def test_parameters_that_always_agree_are_rivals_inside_a_law() -> None:
+    """The wrong one of two is not claimed, alone or in a product; planned captures tell them apart."""
     known, fresh = layers(40), layers(1000, 3)
     known["height"] = known["width"]
     rows = (
-        ((lambda p: p["width"] * p["height"], 18), (lambda p: p["stride"], 2)),
+        ((lambda p: p["height"], 12), (lambda p: p["stride"], 2)),
+        ((lambda p: p["width"] * p["height"], 18),),
         ((lambda p: p["channels"] * p["height"], 18),),
     )
     laws = laws_of(rows, known)
-    assert not claimed_of(laws, rows, fresh)[1].any()
-    frame = laws.next_captures(
-        4,
-        ranges=OF_LAYERS,
-    )
+    mask, wrong = claimed_of(laws, rows, fresh)
+    assert not wrong.any()
+    assert (mask[:, 0] & 0x3000 == 0x3000).mean() > 0.97
+    assert (laws.status[0, :9] == "rivals").all()
+    frame = laws.next_captures(4, ranges=OF_LAYERS)
+    assert (frame["width"] != frame["height"]).all()
     settled = laws.update(words_of(*rows, of=frame), frame)
     assert np.array_equal(settled.predict(fresh)[0] & 0x1FFFF, words_of(*rows, of=fresh) & 0x1FFFF)
+    assert (settled.status[0, :9] == "law").all()
 
 
 # Planning
@@ -742,10 +693,9 @@ def test_xor_of_parameter_bits(law: Law, width: int) -> None:
     rows = (((lambda p: p["channels"], 9), (lambda p: 0, 3), (law, width)),)
     laws = laws_of(rows, known)
     words, mask = laws.predict(fresh)
-    truth = words_of(*rows, of=fresh)
-    assert not ((words ^ truth) & mask).any()
-    assert not (words ^ truth).any()
+    assert np.array_equal(words, words_of(*rows, of=fresh))
     assert (mask >> 12 & 1).mean() > 0.99
+    assert [one.name for one in laws.fields if one.name in one.follows] == []
 
 
 @pytest.mark.parametrize("n", [3, 9, pytest.param(25, marks=pytest.mark.long)])
@@ -987,25 +937,27 @@ def claims_of_random_laws(seed: int) -> tuple[str, float, float]:
     return said, claimed / total, wrong / max(claimed, 1)
 
 
-def check_random_laws(seeds: range) -> None:
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        [0],
+        pytest.param(
+            range(1, 122),
+            marks=[
+                pytest.mark.long,
+                pytest.mark.xfail(
+                    strict=True, reason="1 of 121: 1.08 % of the claims from 22 rows of seed 100"
+                ),
+            ],
+        ),
+        pytest.param([*range(1, 100), *range(101, 122)], marks=pytest.mark.long),
+    ],
+    ids=["one", "all", "all but one"],
+)
+def test_claims_about_random_laws_hold(seeds: Sequence[int]) -> None:
     found = [claims_of_random_laws(seed) for seed in seeds]
     assert [(said, wrong) for said, _, wrong in found if wrong > 0.01] == []
     assert np.mean([claimed for _, claimed, _ in found]) > 0.8
-
-
-def test_claims_about_random_laws_hold() -> None:
-    check_random_laws(range(2))
-
-
-@pytest.mark.long
-@pytest.mark.xfail(strict=True, reason="1 of 120: 1.08 % of the claims from 22 rows of seed 100")
-def test_claims_about_many_random_laws_hold() -> None:
-    check_random_laws(range(2, 122))
-
-
-@pytest.mark.long
-def test_claims_about_all_but_one_of_them_hold() -> None:
-    check_random_laws([seed for seed in range(2, 122) if seed != 100])
 
 
 def test_limits_on_products_of_four() -> None:

@@ -13,7 +13,7 @@ from bench_trials_more import EXPLORE_FAULTS, SCAN_FAULTS, explored, scanned
 JUDGE = 1
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_with_controls_a_bisection_ends_right_or_says_why(fault: str) -> None:
     ended = asked("onert", fault, JUDGE, controls=True)
@@ -27,7 +27,7 @@ def test_without_controls_it_does_not_find_it(fault: str) -> None:
     assert ended.how != "right", ended.sentence
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("fault", "seed"), [("not executed", 1), ("2 % wrong", 7), ("hang every 7th", 39)]
 )
