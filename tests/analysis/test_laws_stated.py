@@ -173,12 +173,6 @@ def test_brackets_stand_where_an_operand_needs_them(text: str) -> None:
     assert str(parse_law(text)) == text
 
 
-def test_a_remainder_of_a_sum_is_written_with_brackets() -> None:
-    law = Expression("divides", (Expression("+", (parameter("width"), constant(1))), constant(4)))
-    assert str(law) == "(width + 1) % 4 == 0"
-    assert parse_law(str(law)) == law
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -264,18 +258,9 @@ def test_nothing_is_found_from_fewer_than_eight_captures() -> None:
 
 def test_what_contradicts_is_named() -> None:
     found = checked("width * 2", [2, 4, 7, 8], width=[1, 2, 3, 4])
-    assert {
-        name: found[name]
-        for name in ("verdict", "rows", "agree", "contradict", "supports", "contradicts", "status")
-    } == {
-        "verdict": "contradicted",
-        "rows": 4,
-        "agree": 3,
-        "contradict": 1,
-        "supports": "0, 1, 3",
-        "contradicts": "2",
-        "status": "contradicted in 1 of 4",
-    }
+    assert (found["rows"], found["agree"], found["contradict"]) == (4, 3, 1)
+    assert (found["supports"], found["contradicts"]) == ("0, 1, 3", "2")
+    assert (found["verdict"], found["status"]) == ("contradicted", "contradicted in 1 of 4")
 
 
 def test_what_never_varies_is_told() -> None:

@@ -556,25 +556,27 @@ def planted(
 
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("seed", range(6))
-def test_bits_that_act_only_together_are_found(seed: int, count: int) -> None:
-    found, hidden = planted(seed, lambda flips, _: bool(flips.all()), count)
+@pytest.mark.parametrize(
+    ("hangs", "said"),
+    [
+        (False, "move something together and nothing alone"),
+        (True, "hang the device together and not alone"),
+    ],
+)
+def test_bits_that_act_only_together_are_found(
+    seed: int, count: int, hangs: bool, said: str
+) -> None:
+    found, hidden = planted(seed, lambda flips, _: bool(flips.all()), count, hangs=hangs)
     assert tuple(sorted(hidden.tolist())) in found.together
     assert set(found.kinds[hidden]) == {"control"}
     assert not found.certain[hidden].any()
-    assert any("move something together and nothing alone" in note for note in found.notes)
-    assert found.runs <= 92 + 20 * 3
-
-
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("seed", range(6))
-def test_bits_that_hang_only_together_are_named_together(seed: int, count: int) -> None:
-    found, hidden = planted(seed, lambda flips, _: bool(flips.all()), count, hangs=True)
-    assert found.together == (tuple(sorted(hidden.tolist())),)
-    assert set(found.kinds[hidden]) == {"control"}
-    assert not found.certain[hidden].any()
-    assert any("hang the device together and not alone" in note for note in found.notes)
-    assert found.counts == {"data": 16, "control": count, "dead": 48 - count}
-    assert found.hangs <= 40
+    assert any(said in note for note in found.notes)
+    if hangs:
+        assert len(found.together) == 1
+        assert found.counts == {"data": 16, "control": count, "dead": 48 - count}
+        assert found.hangs <= 40
+    else:
+        assert found.runs <= 92 + 20 * 3
 
 
 @pytest.mark.parametrize(
