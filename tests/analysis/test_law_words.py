@@ -75,11 +75,6 @@ def test_a_cyclic_code_is_that_of_its_definition(kind: Kind) -> None:
         assert found.tolist() == [bitwise(line.astype(order).tobytes(), kind) for line in words]
 
 
-def test_crc32_is_that_of_zlib() -> None:
-    words = np.array([[0x12345678, 0x9ABCDEF0]])
-    assert KINDS["crc32"].value(words.T, 1)[0] == zlib.crc32(words.astype("<u4").tobytes())
-
-
 def test_a_checksum_is_claimed_only_where_all_its_words_are() -> None:
     seen, unseen = layers(30, 1), layers(100, 2)
     laws = find_laws(checked(seen, KINDS["crc32"]), seen)
@@ -108,11 +103,10 @@ def test_each_kind_is_found(kind: Kind) -> None:
     assert [str(solved.steps[0][1]) for solved in found] == [f"{kind.name}(w0_0_32 to w5_0_32)"]
 
 
-@pytest.mark.parametrize(("sign", "text"), [(-1, "0 - "), (1, "")])
-def test_a_sum_may_be_negated(sign: int, text: str) -> None:
-    words = checked(layers(30, 1), KINDS["sum"], sign)
+def test_a_sum_may_be_negated() -> None:
+    words = checked(layers(30, 1), KINDS["sum"], -1)
     (solved,) = [one for one in checksums(unsearched(words)).solved if one.word == 6]
-    assert str(solved.steps[0][1]) == f"{text}sum(w0_0_32 to w5_0_32)"
+    assert str(solved.steps[0][1]) == "0 - sum(w0_0_32 to w5_0_32)"
 
 
 def made(seed: int = 3, n: int = 24) -> tuple[np.ndarray, pd.DataFrame]:

@@ -306,15 +306,6 @@ def test_a_rival_is_what_a_capture_could_tell_apart(plain: Laws) -> None:
     assert (plain.status[bits] == "law").all()
 
 
-def test_fields_give_their_values(plain: Laws) -> None:
-    fresh = layers(50, 4)
-    words, _ = plain.predict(fresh)
-    for one in plain.fields:
-        assert one.text
-        value = words[:, one.word].astype(np.int64) // 2**one.lsb % 2**one.width
-        assert np.array_equal(one.values(fresh), value)
-
-
 def test_laws_become_rows_of_a_map(plain: Laws) -> None:
     rows = plain.register_rows()
     table = RegisterMap(rows)
