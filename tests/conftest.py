@@ -51,6 +51,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (os.environ["XDG_STATE_HOME"], os.environ.get("PYTHONPATH")))
 )
 
+# Workers, kernels and programs have a core each: a second thread of numpy's BLAS takes processor
+# time there, mostly to wait.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 ROOT = Path(__file__).parents[1]
 CAPTURES = ROOT / "captures"
 SHARED = ROOT.parent / "shared"
