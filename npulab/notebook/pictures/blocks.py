@@ -41,7 +41,8 @@ def block_map(registers: RegisterMap) -> Picture:
                 pieces.append(piece)
                 if len(registers) <= LABELLED and len(item.name) <= LETTERS * piece.width:
                     middle = (begin + end - 1) / 2
-                    ax.text(middle, piece.word, item.name, ha="center", va="center_baseline")
+                    name = ax.text(middle, piece.word, item.name, ha="center", va="center_baseline")
+                    name.set_in_layout(False)  # it lies in its bits
         ax.imshow(colours, aspect="auto")
         ax.add_collection(LineCollection(bit_edges(pieces), colors="black", linewidths=1))
         bit_grid(ax, Naming.of(len(registers), registers).words)

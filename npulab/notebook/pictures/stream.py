@@ -191,7 +191,8 @@ def _write_bytes(ax: Any, data: bytes, kinds: ndarray) -> None:
     for byte in np.flatnonzero(~fill).tolist():
         row, column = divmod(byte, WIDTH)
         digits = f"{data[byte]:02x}"
-        ax.text(column + 0.5, row + 0.5, digits, ha="center", va="center", fontsize=8)
+        byte = ax.text(column + 0.5, row + 0.5, digits, ha="center", va="center", fontsize=8)
+        byte.set_in_layout(False)  # it lies in its cell
 
 
 def _legend(figure: Any, sizes: dict[str, str]) -> None:
