@@ -14,7 +14,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -312,6 +312,8 @@ def _own_map(known: Evidence) -> Iterator[Piece]:
             return
 
 
+# a map does not change, and drawing it takes most of the time of a report
+@lru_cache(maxsize=4)
 def _block(registers: RegisterMap) -> Picture:
     from npulab.notebook.pictures import block_map
 
