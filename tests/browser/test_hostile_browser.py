@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from blank_page import BlankPage
 from conftest import CAPTURES
-from hostile_maps import EVIL, NASTY, nasty_table
+from hostile_maps import EVIL, NASTY, Tags, harmless, nasty_table
 from playwright.sync_api import Browser
 from test_views_browser import drawn
 from told_session import folder, hostile  # noqa: F401
@@ -108,7 +109,16 @@ def test_hostile_names_are_text_in_every_view(chrome: Browser, name: str) -> Non
 
 
 def test_a_report_opens_with_no_network_and_runs_no_script(chrome: Browser, folder: Path) -> None:
-    path = hostile(folder).report(folder / "out.html")
+    session = hostile(folder)
+    path = session.report(folder / "out.html")
+    text = path.read_text(encoding="utf-8")
+    harmless(text)
+    assert EVIL in Tags(text).text
+    assert not re.search(r"url\((?!['\"]?data:)|@import", text)
+    markdown = session.report(folder / "out.md").read_text(encoding="utf-8")
+    prose = re.sub(r"^(`{3,}).*?^\1", "", markdown, flags=re.M | re.S)
+    assert not re.search(r"(?<!\\)<(script|img)", re.sub(r"`+[^`]*`+", "", prose))
+    assert not re.search(r"(?<!\\)\]\(<?javascript", prose)
     moved = folder / "elsewhere" / "out.html"
     moved.parent.mkdir()
     moved.write_bytes(path.read_bytes())

