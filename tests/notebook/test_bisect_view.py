@@ -170,23 +170,6 @@ def test_model_finds_mistakes_on_a_simulated_device(names: tuple[str, ...]) -> N
     ]
 
 
-def test_model_finds_a_pair_on_a_simulated_device() -> None:
-    good, bad = (
-        npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-other-driver")
-    )
-    names, device = ("out_zero_point", "relu"), Simulated(good.buffers["output"])
-
-    def both(capture: Capture) -> str:
-        """A device that minds one mistake only with the other."""
-        alone = [capture.with_fields(**{name: good.values[name]}) for name in names]
-        return "fail" if "pass" not in map(device, alone) else "pass"
-
-    model = BisectModel(good, bad, both)
-    model.run(wait=True)
-    assert {key[3] for key in model.result.culprits} == set(names)
-    assert len(model.result.groups) == 1
-
-
 def test_model_runs_in_a_thread() -> None:
     model, seen = BisectModel(*pair(), breaks("f7")), []
     model.observe(

@@ -73,7 +73,7 @@ def test_each_step_is_told() -> None:
 
 def test_it_stops_and_goes_on_from_its_store(tmp_path: Path) -> None:
     toy = Toy()
-    model = ExploreModel(toy, RANGES, budget=36, store=tmp_path / "store")
+    model = ExploreModel(toy, RANGES, budget=18, store=tmp_path / "store")
     begun = threading.Event()
 
     def stop(change: Any) -> None:
@@ -85,10 +85,10 @@ def test_it_stops_and_goes_on_from_its_store(tmp_path: Path) -> None:
     model.run(wait=True)
     assert (model.state, model.allowed) == ("stopped", ("run",))
     before = len(toy.asked)
-    assert before < 36
+    assert before < 18
     model.press("stop")  # nothing runs: nothing happens
     model.run(wait=True)
-    assert (model.state, len(toy.asked)) == ("done", 36)
+    assert (model.state, len(toy.asked)) == ("done", 18)
     with pytest.raises(
         ValueError, match="run: got state 'done', allowed is 'ready', or with a store 'stopped' or"
     ):
@@ -100,7 +100,7 @@ def test_what_goes_wrong_is_said() -> None:
         def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
             raise OSError("the <b>board</b> is gone")
 
-    model = ExploreModel(Broken(), RANGES, budget=36)
+    model = ExploreModel(Broken(), RANGES, budget=24)
     with pytest.raises(OSError, match="is gone"):
         model.run(wait=True)
     assert model.state == "failed"

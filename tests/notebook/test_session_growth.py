@@ -82,11 +82,10 @@ def test_each_note_is_in_the_file_when_it_was_made(tmp_path: Path) -> None:
 def test_notes_of_a_killed_program_are_there(tmp_path: Path) -> None:
     program = (
         "import npulab, os, sys\nfrom npulab.notebook.sessions import state\nstate.SMALL = 1024\n"
-        "session = npulab.session(sys.argv[1])\nfor number in range(90):\n    session.note(str(number))\nos._exit(1)"
+        "session = npulab.session(sys.argv[1])\nfor number in range(90):\n    session.note(str(number))\nos.kill(os.getpid(), 9)"
     )
-    subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "x.json")], check=False, timeout=60
-    )
+    command = [sys.executable, "-c", program, str(tmp_path / "x.json")]
+    assert subprocess.run(command, check=False, timeout=60).returncode == -9
     assert {note.text for note in npulab.session(tmp_path / "x.json").notes} == {
         str(number) for number in range(90)
     }

@@ -123,21 +123,6 @@ def test_same_note_again_is_the_same_note() -> None:
         session.edit(note.id, "c")
 
 
-def test_notes_survive_a_killed_kernel(tmp_path: Path) -> None:
-    code = (
-        "import npulab, os, sys\nsession = npulab.session(sys.argv[1])\n"
-        "session.note('kept', field='stride')\nos.kill(os.getpid(), 9)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "x.json"],
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == -9
-    assert texts(npulab.session(tmp_path / "x.json")) == {"kept"}
-
-
 def test_a_write_that_fails_leaves_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
