@@ -202,8 +202,8 @@ def model_memory(
     if sum(size) + len(size) * align >= MOST_BYTES:
         big = size.index(max(size))
         raise ValueError(
-            f"tensor {big}, {model.tensors[big].name}: got {size[big]} bytes, allowed in all are "
-            "less than 2**62"
+            f"tensor {big}, {model.tensors[big].name}: got {size[big]} bytes, allowed for all "
+            "tensors together are less than 2**62"
         )
     kinds, first, last = _lives(model)
     sizes = np.array(size, np.int64)

@@ -395,7 +395,7 @@ def test_tensors_without_end_are_refused() -> None:
         model_memory(Graph(vast, (Operator("ADD", (0, 0), (1,)),), (b"",), (0,), (1,)))
     assert (
         str(error.value)
-        == f"tensor 1, vast: got {(2**31 - 1) ** 8} bytes, allowed in all are less than 2**62"
+        == f"tensor 1, vast: got {(2**31 - 1) ** 8} bytes, allowed for all tensors together are less than 2**62"
     )
 
 

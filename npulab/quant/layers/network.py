@@ -67,7 +67,7 @@ class Network:
         for layer in layers:
             if not isinstance(layer, (*LAYERS, Network)):
                 got = ", ".join(sorted({type(layer).__name__ for layer in layers}))
-                raise ValueError(f"network: got {got}, allowed are {NAMES}")
+                raise ValueError(f"network: got layers of type {got}, allowed are {NAMES}")
         for layer in layers:
             if isinstance(layer, Network) and len(layer.outputs) > 1:
                 raise ValueError(
