@@ -50,7 +50,7 @@ def broken_laws(
 ) -> Iterator[tuple[Solved, Array]]:
     """Yield each field with ``(N,) bool``: the captures that break its law.
 
-    A field comes after the fields that it reads. Their values are those in the captures.
+    A field comes after the fields that its law reads. A law reads their values from the captures.
     """
     part = columns.rows(np.arange(columns.n))
     for solved in fields:

@@ -269,9 +269,10 @@ class Findings:
 
     @cached_property
     def _above_open(self) -> set[str]:
-        """The fields that round a number, or limit one, above bits without a law.
+        """The names of fields that lie above bits without a law, and whose own law is a quotient or
+        has a limit.
 
-        The high bits of many quantities agree, so such a law may hold by chance.
+        The high bits of many quantities agree, so that the law of such a field may hold by chance.
         """
         left, out = self.moved & ~covered(self.ready, len(self.moved)), set()
         for solved in sorted(self.ready, key=lambda solved: (solved.word, solved.lsb)):

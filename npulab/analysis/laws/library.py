@@ -456,8 +456,8 @@ class _Growth:
         self._seen = {0}
         random = np.random.default_rng(1).integers(1, 2**62, self.n)
         self._weights = random.astype(np.uint64) * np.uint64(2) + 1
-        # with few captures a stage makes only this share of its usual number of columns, because
-        # few captures cannot pay for rare laws
+        # With fewer than 120 captures a stage makes fewer columns, down to 60 % of the usual
+        # number, because few captures cannot pay for rare laws.
         self._share = min(1.0, max(self.n / 120, 0.6))
         # the 64th field and all later fields share the last bit of ``uses``
         self.field_bits = {name: 2 ** min(i, 63) for i, name in enumerate(names.fields)}
@@ -637,7 +637,7 @@ class _Growth:
             self.stored = np.concatenate([self.stored, *self._fresh])
             self._fresh.clear()
 
-    # -- the end
+    # -- the library, from the columns of all stages
 
     def library(self, most: int) -> Library:
         formulas = Formulas(tuple(self.leaves), self.table)

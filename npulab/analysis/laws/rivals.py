@@ -1,7 +1,7 @@
 """The rivals of a law: other laws, conditions and lists that agree with all captures.
 
-They are limits elsewhere in the gaps between captured numbers, budgets that no capture shows, and
-parameters that agree on all captures.
+Rivals are made with limits elsewhere in the gaps between captured numbers, with other budgets that
+the captures allow, and with parameters that agree on all captures.
 """
 
 from __future__ import annotations

@@ -75,8 +75,12 @@ def explain_plainly(state: State) -> tuple[State, Library]:
 
 
 def explain(state: State, first: Library, brief: bool = False) -> State:
-    """The further rounds: regimes over the parameters, over explained fields, over captured fields;
-    at last laws between words. ``first`` is the library of ``explain_plainly``."""
+    """The state after the rounds that follow ``explain_plainly``, whose library is ``first``.
+
+    These rounds seek regimes over the parameters, then over explained fields, then over captured
+    fields. Laws between words are sought last. If ``brief`` is true, only the first round is
+    made.
+    """
     captures, library = state.captures, first
     if not state.todo.any():
         return state

@@ -50,8 +50,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Shift:
-    """A byte at ``offset`` that holds ``sign * shift + added``, with the left shift of a
-    multiplier.
+    """A byte at ``offset`` that holds ``sign * shift + added``, where ``shift`` is the left shift
+    of a multiplier.
     """
 
     offset: int
