@@ -35,9 +35,8 @@ QUANTIZED = ("int8", "uint8", "int16")  # the types of codes that rules have as 
 FORMER = {"toward": "rounding_direction", "stray": "max_deviation"}
 # item n is half of 2**n, which is added to round a right shift by n bits; item 0 is 0
 HALVES = np.array([0, *(2**n for n in range(62))])
-Factors = tuple[
-    Array, Array
-]  # (multipliers, right shifts), each an array with a number per channel
+# (multipliers, right shifts), each an array with a number per channel
+Factors = tuple[Array, Array]
 
 
 @dataclass(frozen=True)

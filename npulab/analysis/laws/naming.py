@@ -17,9 +17,8 @@ from npulab.registers.fields import WORD_BITS
 from npulab.registers.map import RegisterMap
 from npulab.registers.names import automatic_name
 
-PLACE = re.compile(
-    r"\bw(\d+)_(\d+)_(\d+)\b"
-)  # the name of bits as the search writes it: word, lowest bit, width
+# the name of bits as the search writes it: word, lowest bit, width
+PLACE = re.compile(r"\bw(\d+)_(\d+)_(\d+)\b")
 RUN = re.compile(r"(?P<word>.+)_(?P<lsb>\d+)_(?P<width>\d+)")
 NAME = re.compile(r"[A-Za-z_](?:\w|\.|\[\w+\])*")
 
