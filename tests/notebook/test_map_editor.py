@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import CAPTURES
+from conftest import CAPTURES, ROOT
 from map_rows import map_rows
-from test_drafts import nn  # noqa: F401
 
 import npulab
 import npulab.analysis.draft
@@ -33,6 +33,13 @@ ROWS = map_rows(
 )
 WORDS = (0x51, 0x40000002)
 SCRIPT = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def nn(tmp_path: Path) -> Path:
+    for name in ("nn.csv", "enums.csv"):
+        shutil.copy(ROOT / "npulab/npus/vivante" / name, tmp_path)
+    return tmp_path / "nn.csv"
 
 
 def made() -> Draft:

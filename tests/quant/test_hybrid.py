@@ -318,7 +318,7 @@ def test_asymmetric_inputs_are_refused() -> None:
     )
     with pytest.raises(
         ValueError,
-        match=r"^operator 0, FULLY_CONNECTED: options: got .*'asymmetric_quantize_inputs': True.*, allowed are plain",
+        match=r"^operator 0, FULLY_CONNECTED: options: got .*'asymmetric_quantize_inputs': True.*, allowed are weights_format 0 and",
     ):
         read_model(model).layers  # noqa: B018
 

@@ -140,7 +140,7 @@ def test_averages_about_the_zero_point(kind: str) -> None:
 def test_a_centred_rounding_is_of_averages() -> None:
     with pytest.raises(
         ValueError,
-        match=r"rounding: got 'floor:zero', allowed .* half-away, each with :centred too",
+        match=r"rounding: got 'floor:zero', allowed .* half-away, each also with :centred after it",
     ):
         Pool2D("average", (2, 2), (4, 4, 1), rounding="floor:zero")
     with pytest.raises(
