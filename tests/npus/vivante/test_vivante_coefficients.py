@@ -669,11 +669,13 @@ def test_a_table_has_as_many_entries_as_pay() -> None:
     g = Geometry(1, 64, 64, 3, 3, 1, 0, huffman=True, dialect="vendor")
     sizes = []
     for runs in ([0], [5], [1, 2, 3, 4, 5, 6], [*range(1, 11)], [*range(20, 220, 7)]):
-        weights: list[int] = []
-        while len(weights) < np.prod(g.shape):
-            weights += [0] * int(random.choice(runs)) + [int(random.randint(1, 4))]
+        count = int(np.prod(g.shape))
+        weights = np.zeros(count, np.uint8)
+        places = np.cumsum(random.choice(runs, count) + 1) - 1
+        places = places[places < count]
+        weights[places] = random.randint(1, 4, places.size)
         given_ = Coefficients(
-            np.array(weights[: np.prod(g.shape)], np.uint8).reshape(g.shape),
+            weights.reshape(g.shape),
             np.zeros(64, np.int32),
             np.zeros(0, np.uint32),
         )
