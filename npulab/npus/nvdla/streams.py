@@ -1,9 +1,9 @@
-"""Streams of items between the units of a device that stays up, and what is left of them for the
-next job.
+"""Streams of items between the units of a device that stays up, and the items of a stream that stay
+for the next job.
 
-A unit marks the last item of its job. The unit that takes the items counts them by registers of its
-own: it takes no more after a mark, and leaves items behind if it has enough before the mark comes.
-Source: the RTL of nv_small (CACC_delivery_ctrl, SDP_cmux, SDP_core, SDP_rdma).
+A unit marks the last item of its job. The unit that takes the items counts them by its own
+registers: it takes no item after a mark, and leaves items in the stream if it has enough before the
+mark comes. Source: the RTL of nv_small (CACC_delivery_ctrl, SDP_cmux, SDP_core, SDP_rdma).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from numpy import ndarray as Array
 
 @dataclass
 class Part:
-    """``count`` items that a unit gives: ``values(start, stop)`` are some of them, ``(stop - start,
-    ...)``; ``marked`` if the last item ends the unit's job."""
+    """``count`` items that a unit gives. ``values(start, stop)`` returns the items from ``start``
+    to before ``stop``, ``(stop - start, ...)``. If ``marked``, the last item ends the unit's job.
+    """
 
     count: int
     values: Callable[[int, int], Array]
@@ -32,14 +33,14 @@ class Part:
         return self.count - self.taken
 
     def take(self, count: int) -> Array:
-        """Return the next ``count`` items; at least so many are left."""
+        """Return the next ``count`` items of the part; the part must have at least this many."""
         self.taken += count
         return self.values(self.taken - count, self.taken)
 
 
 @dataclass
 class Stream:
-    """The items that wait to enter a unit, in parts."""
+    """The items that wait to enter a unit, as a list of parts."""
 
     parts: deque[Part] = field(default_factory=deque)
 
@@ -56,7 +57,7 @@ class Stream:
         return count
 
     def take(self, count: int) -> Array:
-        """Return the next ``count`` items; at least so many are left."""
+        """Return the next ``count`` items of the stream; it must have at least this many."""
         found: list[Array] = []
         while count:
             part = self.parts[0]

@@ -34,7 +34,7 @@ OUTPUTS = {
     "PDP": ("PDP.D_DATA_CUBE_OUT_{0}.CUBE_OUT_{0}", "PDP.D_DATA_FORMAT.INPUT_DATA"),
     "CDP": ("CDP_RDMA.D_DATA_CUBE_{0}.{0}", "CDP.D_DATA_FORMAT.INPUT_DATA_TYPE"),
 }
-MOST = 2**23  # most elements of a result, or of one channel
+MOST = 2**23  # the most elements of a result, and of one channel
 MOST_PRODUCTS, MOST_TAPS, MOST_WINDOWS = 2**32, 2**18, 2**20
 
 
@@ -74,7 +74,7 @@ def convolving(v: Fields) -> list[str]:
 
 
 def _needs(on: Collection[str], what: str, *units: str) -> None:
-    """Raise Hang if a unit for which other units wait was not started."""
+    """Raise Hang if a unit was not started and other units wait for it."""
     missing = [unit for unit in units if unit not in on]
     hang_if(missing, f"{what} waits for {', '.join(missing)}, which nobody started")
 
@@ -185,7 +185,7 @@ def for_normalisation(v: Fields, memory: Memory, output: Cube) -> None:
 
 
 def writes(memory: Memory, cube: Cube, what: str) -> None:
-    """Raise Hang if a surface of a result goes past memory that was set aside."""
+    """Raise Hang if a surface of a result reaches past the memory that the job was given."""
     _there(memory, cube, f"{what} writes", "past what is set aside")
 
 

@@ -21,7 +21,7 @@ MASKED = ("read_reg", "poll_field_equal")
 NOTIFY = "intr_notify"  # the statement that raises an event at an interrupt
 ENDLESS = "endless"  # the parameter with the polls that never end
 Row = Mapping[str, Any]
-Place = tuple[int, int]  # a job, and how many of its writes come before
+Place = tuple[int, int]  # the number of a job, and how many of its writes come before
 
 
 def wait_rows(
@@ -102,7 +102,9 @@ def endless(capture: Capture) -> Iterator[Range]:
 
 
 def _place(placed: Sequence[tuple[int, int, int]], order: int, apart: bool, tasks: int) -> Place:
-    """Return the job of an event and how many of its writes come before the event."""
+    """Return the number of the job of an event, and how many of the job's writes come before the
+    event.
+    """
     after = bisect(placed, (order,))
     if after and not apart:
         _, task, number = placed[after - 1]
@@ -114,7 +116,7 @@ def _place(placed: Sequence[tuple[int, int, int]], order: int, apart: bool, task
 
 
 def _ends(found: Sequence[Operation]) -> dict[tuple[str, int | None], list[int]]:
-    """Return the operations that each unit and group ends, in order."""
+    """Return for each unit and group the operations that it ends, in order."""
     ends: dict[tuple[str, int | None], list[int]] = {}
     for task, operation in enumerate(found):
         ends.setdefault(operation.end, []).append(task)
@@ -127,8 +129,9 @@ def _end(
     found: Sequence[Operation],
     near: Place,
 ) -> Place:
-    """Return the place behind all writes of the operation whose end is waited for; the place
-    ``near`` if the trace does not say which operation that is."""
+    """Return the place after all writes of the operation for whose end the event waits; the place
+    ``near`` if the trace does not name the operation.
+    """
     waiting = ends.get((event.unit, event.group))
     if not waiting:
         return near
@@ -138,7 +141,9 @@ def _end(
 
 
 def wait_statements(rows: Iterable[Row]) -> dict[Place, list[str]]:
-    """Return the statements of a ``.cfg`` trace by job and number of its writes before them."""
+    """Return the statements of a ``.cfg`` trace; a key is (number of a job, number of its writes
+    before the statements).
+    """
     out: dict[Place, list[str]] = {}
     for row in rows:
         of = f"NVDLA_{row['of']}_0"

@@ -146,8 +146,9 @@ def _output_check(capture: Capture) -> Row:
 
 
 def _statements(capture: Capture, memory: Iterable[Row], checks: Iterable[Row]) -> Iterator[str]:
-    """Yield the statements of each job: its writes with what it asks the device between them, the
-    wait for its end, the checks after it, and the memory that the next job finds."""
+    """Yield the statements of each job: its writes with the polls, reads and waits between them,
+    the wait for its end, the checks after it, and the memory that is loaded for the next job.
+    """
     waits = capture.parameters.get(WAITS)
     if waits is None:
         waits = _usual_waits(capture)
@@ -166,8 +167,9 @@ def _statements(capture: Capture, memory: Iterable[Row], checks: Iterable[Row]) 
 
 
 def _usual_waits(capture: Capture) -> list[Row]:
-    """Return the usual waits of jobs that came without waits: a convolution waits for its buffer to
-    be flushed, and each job ends with an interrupt."""
+    """Return the waits of jobs that were recorded without waits: a convolution waits until its
+    buffer is flushed, and each job ends with an interrupt.
+    """
     rows: list[Row] = []
     for task, job in enumerate(capture.jobs):
         units = units_of(job)
@@ -206,8 +208,9 @@ def _check_statement(row: Row) -> str:
 
 
 def _job(capture: Capture, task: int, statements: Mapping[Place, list[str]]) -> Iterator[str]:
-    """Yield a job's register writes and what it asks the device between them; behind the last job,
-    what is asked there."""
+    """Yield a job's register writes with the polls, reads and waits between them; after the last
+    job also those that follow all writes.
+    """
     number = 0
     if task < len(capture.jobs):
         job = capture.jobs[task]

@@ -10,14 +10,15 @@ from npulab.npus.nvdla.facts import FACTS, LETTERS, MEMORIES, TABLES, Pair, Shap
 from npulab.npus.nvdla.layouts import Cube
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
-# The values that fields may have, by the use of a job.
+# A key is a use of a job; the values are the numbers that each field may have in it.
 EXPECTED = FACTS.expected()
-# Pairs of fields that have to be equal, and the reason of the hang if they are not, by job.
+# A key is a kind of job; the value lists pairs of fields that must be equal, and the reason of the
+# hang if they differ.
 AGREEMENTS = FACTS.agreements()
-# The beginning of a field's name of the reader of a stage's operands, by the stage's letter.
+# Fields of the unit that reads a stage's operands begin with this name; {0} is the stage's letter.
 READER = "SDP_RDMA.D_{0}RDMA_CFG.{0}RDMA_"
 DIFFER = "{b} is {other} and {a} is {got}: {why}"
-MOST_LANES, MOST_ROWS = 2**25, 2**19  # most elements and rows of a cube that is simulated
+MOST_LANES, MOST_ROWS = 2**25, 2**19  # the most elements, and the most rows, of a simulated cube
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,20 @@ class Fields:
         return int(self.values.get(name, 0))
 
     def size(self, name: str) -> int:
-        """Return a size that is stored less 1."""
+        """Return a size, of which the register has the size less 1."""
         return self[name] + 1
 
     def pair(self, names: str, axes: tuple[str, str] = ("HEIGHT", "WIDTH")) -> Pair:
-        """Return two sizes that are stored less 1; ``names`` has {} where their names differ."""
+        """Return two sizes, of which the registers have the size less 1. ``names`` is the name of
+        both fields, with {} where they differ.
+        """
         return self.size(names.format(axes[0])), self.size(names.format(axes[1]))
 
     def shape(self, names: str) -> Shape:
-        """Return (height, width, channels) of a cube's registers; ``names`` has {} or {0} where
-        their names differ, and {1} for 1 of channels, else 0."""
+        """Return (height, width, channels) as a cube's registers state them. ``names`` is the name
+        of the three fields with {} or {0} where they differ; {1} is 1 in the name of the channels,
+        else 0.
+        """
         return (
             self.size(names.format("HEIGHT", 0)),
             self.size(names.format("WIDTH", 0)),
@@ -75,8 +80,9 @@ class Fields:
         return PRECISIONS[self[name]]
 
     def whole_atoms(self, *names: str) -> list[int]:
-        """Return addresses and pitches without their lowest bits, which the units do not have: all
-        are whole atoms of memory."""
+        """Return fields whose addresses and pitches lack the low bits that the units do not have:
+        each is a whole number of atoms of memory.
+        """
         atom = self.features["memory_atom"]
         return [self[name] // atom * atom for name in names]
 

@@ -35,18 +35,20 @@ from npulab.npus.nvdla.units.pdp import (
 )
 from npulab.npus.nvdla.waiting import few
 
-UNITS = 8  # windows that a ring has room for, and lengths of a kernel
-SUM_BITS = 14  # of a sum over rows
-# Bytes that find room while a stage waits: in WDMA's FIFOs (5 atoms of 8) and before the FIFOs (2);
-# in the vertical stage (6) and as the result of the horizontal stage (1); in the horizontal stage
-# and before it.
+UNITS = 8  # the most windows of a ring, and the longest kernel
+SUM_BITS = 14  # the width of a sum over rows
+# The bytes that each part of the pipe can store while the next part waits. WRITER_ROOM: WDMA's
+# FIFOs (5 atoms of 8) and 2 bytes before them. STAGE_ROOM: the vertical stage (6) and the result
+# of the horizontal stage (1). INPUT_ROOM: the horizontal stage and what is before it.
 WRITER_ROOM, STAGE_ROOM, INPUT_ROOM = 42, 7, 7
 SIDES = {"HEIGHT": ("TOP", "BOTTOM"), "WIDTH": ("LEFT", "RIGHT")}
 
 
 @dataclass(frozen=True)
 class Course:
-    """How windows move along one axis: sizes and paddings in elements, ``out`` in outputs."""
+    """How pooling windows move along one axis. Sizes and paddings count elements of the input;
+    ``out`` counts outputs.
+    """
 
     name: str
     size: int
@@ -58,27 +60,29 @@ class Course:
 
     @property
     def reach(self) -> int:
-        """The elements, padding included, behind the first window."""
+        """The number of elements, padding included, after the first window."""
         return self.size + self.before + self.after - self.kernel
 
     @property
     def rest(self) -> int:
-        """The elements behind the last window."""
+        """The number of elements after the last window."""
         return self.reach % self.stride
 
     @property
     def windows(self) -> int:
-        """The windows that the sizes give; ``out`` is how many the registers ask for."""
+        """The number of windows that the sizes give; the registers ask for ``out``."""
         return self.reach // self.stride + 1
 
     @property
     def units(self) -> int:
-        """The windows that may be open at once."""
+        """The number of windows that may be open at once; each has a unit of its own."""
         return (self.kernel - 1) // self.stride + 1
 
     @property
     def opened(self) -> int:
-        """The windows that open with the first element; of a row, no more than its outputs."""
+        """The number of windows that open with the first element of a row; at most as many as the
+        row has outputs.
+        """
         opened = self.before // self.stride + 1
         if self.name == "WIDTH":
             return min(opened, self.out)
@@ -91,8 +95,9 @@ class Course:
 
     @property
     def flushed(self) -> int:
-        """The windows that are given out after the last element: PDP takes so many to end in the
-        padding."""
+        """The number of windows that are given out after the last element; PDP takes this many
+        windows to end in the padding.
+        """
         if self.after < self.stride:
             return 0
         if not self.short:
@@ -104,8 +109,9 @@ class Course:
 
     @property
     def flowing(self) -> int:
-        """The windows that are given out while the input flows: every complete window, and with the
-        last element one window that is not complete."""
+        """The number of windows that are given out while the input flows: every complete window,
+        and with the last element one window that is not complete.
+        """
         inside = self.size + self.before - self.kernel
         complete = max(inside // self.stride + 1, 0)
         if inside >= 0 and inside % self.stride == 0:
@@ -118,25 +124,28 @@ class Course:
 
     @property
     def quiet(self) -> int:
-        """The elements of a row up to its first output; before that, windows can be flushed."""
+        """The number of elements of a row before its first output; while they come, windows of the
+        row before can be flushed.
+        """
         if self.short:
             return self.size
         return self.kernel - self.before
 
     @property
     def at_once(self) -> int:
-        """The flushed windows for which the input waits, if another row follows."""
+        """The number of flushed windows for which the input waits, if another row follows."""
         return max(self.flushed - self.quiet + 1, 0)
 
     @property
     def along(self) -> int:
-        """The flushed windows that come while the next row flows."""
+        """The number of flushed windows that come while the next row flows."""
         return self.flushed - self.at_once
 
     @property
     def buffered(self) -> bool:
-        """Whether windows can be flushed along the next row; a line's result is not kept for that
-        if no two windows are open at once."""
+        """Whether windows can be flushed while the next row flows. If no two windows are open at
+        once, the stage does not store a line's result for that.
+        """
         return self.name == "WIDTH" or self.units > 1
 
     @property
@@ -152,8 +161,9 @@ class Course:
 
 
 class Window(NamedTuple):
-    """Elements of a stream from ``begin`` to before ``stop``, counted over all rows; the counter of
-    its taps began with element ``counted``."""
+    """The elements of a stream from ``begin`` to before ``stop``, counted over all rows. The
+    counter of the window's taps began with element ``counted``.
+    """
 
     begin: int
     stop: int
@@ -165,13 +175,16 @@ NOTHING = Window(0, 0, 0)
 
 @dataclass
 class Ring:
-    """The open windows of a course, each in a unit that the next window after it takes over.
+    """The open windows of a course. Each is in a unit; units are reused in turn.
 
-    ``begins`` has the element that the window in a unit began with, None if none is open;
-    ``counted`` the one that its counter of taps began with; ``held`` is what a unit gives out if it
-    is flushed. If padding of a kernel or more makes a window take over a unit that is open, its
-    counter starts anew only if ``recounts``. ``taps`` counts the elements of the oldest window
-    (padding included, negative before it), ``since`` those since a window began.
+    ``begins`` has for each unit the element with which its open window began, None if none is open,
+    and ``counted`` the element with which its counter of taps began. ``held`` has for each unit the
+    window that the unit gives out if it is flushed. If the padding is as long as a kernel or
+    longer, a window may take over a unit whose window is still open; the counter then starts anew
+    only if ``recounts``.
+
+    ``taps`` counts the elements of the oldest window, padding included; it is negative before that
+    window. ``since`` counts the elements since a window began.
     """
 
     course: Course
@@ -183,7 +196,7 @@ class Ring:
     oldest: int = 0
     taps: int = 0
     since: int = 0
-    flushing: int = 0  # windows that are still to be flushed while elements come
+    flushing: int = 0  # how many windows are still to be flushed while elements come
 
     def __post_init__(self) -> None:
         self._open_first(0)
@@ -194,19 +207,20 @@ class Ring:
 
     @property
     def complete(self) -> bool:
-        """Whether the element at hand is the last one of the oldest window."""
+        """Whether the current element is the last element of the oldest window."""
         return self.taps == self.course.kernel - 1
 
     def window(self, unit: int, now: int) -> Window:
-        """Return what a unit has with element ``now``."""
+        """Return the window that a unit has after element ``now``; ``NOTHING`` if none is open."""
         begin = self.begins[unit]
         if begin is None:
             return NOTHING
         return Window(begin, now + 1, self.counted[unit])
 
     def advance(self, now: int, left: int, more: bool) -> None:
-        """Close and open windows behind element ``now``; ``left`` elements follow in its row, and
-        another row if ``more``."""
+        """Close and open windows after element ``now``. ``left`` elements of its row follow, and
+        another row if ``more``.
+        """
         course = self.course
         complete = self.complete
         full = self.since == course.stride - 1
@@ -233,8 +247,9 @@ class Ring:
             self.oldest = self.behind(self.oldest)
 
     def flush(self, more: bool, early: int = 0) -> int:
-        """Return how many windows are flushed before the input goes on; ``early`` windows, which
-        could come while another row flows, are among them."""
+        """Return the number of windows that are flushed before the input goes on. ``early`` of them
+        could also come while the next row flows.
+        """
         if not more:
             return self.course.flushed
         self.flushing = self.course.along - early
@@ -246,7 +261,9 @@ class Ring:
         self.begins[unit] = now
 
     def _open_first(self, now: int) -> None:
-        """Open the windows that begin in the padding or with a row's first element, ``now``."""
+        """Open the windows that begin in the padding or with a row's first element, which is
+        element ``now``.
+        """
         for unit in range(self.course.opened):
             self._open(unit, now)
         self.newest = self.course.before // self.course.stride
@@ -256,9 +273,9 @@ class Ring:
 
 
 class Output(NamedTuple):
-    """An output of the horizontal stage: its window, and the beat that it comes with.
+    """An output of the horizontal stage: its window, and the beat in which it comes.
 
-    A window that was not complete shows the element of the first lane in all (``alike``).
+    If ``alike``, the window was not complete; then every lane shows the element of the first lane.
     """
 
     window: Window
@@ -268,14 +285,16 @@ class Output(NamedTuple):
 
 @dataclass
 class Strips:
-    """The horizontal stage: an element of each lane a beat, or a flushed window a beat."""
+    """The horizontal stage: in each beat it takes an element of every lane, or gives out a flushed
+    window.
+    """
 
     ring: Ring
     outputs: list[Output] = field(default_factory=list)
     beat: int = 0
-    last: int = 0  # beat of the last element
-    unit: int = 0  # that gives the next output
-    place: int = 0  # of the next output in its line
+    last: int = 0  # the beat of the last element
+    unit: int = 0  # the unit that gives the next output
+    place: int = 0  # the place of the next output in its line
 
     def take(self, now: int, left: int, more: bool) -> None:
         """Take element ``now``; ``left`` and ``more`` as ``Ring.advance``."""
@@ -311,9 +330,10 @@ class Strips:
 
 
 class Step(NamedTuple):
-    """A step of the vertical stage: what comes of a line, and what is flushed with it.
+    """A step of the vertical stage: the ``window`` that a line completes, and the ``older`` window
+    that is flushed in the same step.
 
-    Where both come at once their bits are joined by an or. ``flush``: no line is taken.
+    If a step has both, their bits are combined by an or. In a step with ``flush`` no line is taken.
     """
 
     window: Window
@@ -324,12 +344,14 @@ class Step(NamedTuple):
 
 @dataclass
 class Lines:
-    """The vertical stage: a line of the horizontal one a step, or a flushed window a step."""
+    """The vertical stage: in each step it takes a line of the horizontal stage, or gives out a
+    flushed window.
+    """
 
     ring: Ring
     steps: list[Step] = field(default_factory=list)
-    unit: int = 0  # that gives the next complete window
-    flushed: int = 0  # unit that gives the next flushed one
+    unit: int = 0  # the unit that gives the next complete window
+    flushed: int = 0  # the unit that gives the next flushed window
 
     def take(self, now: int, left: int, more: bool) -> None:
         """Take line ``now``; ``left`` and ``more`` as ``Ring.advance``."""
@@ -357,7 +379,7 @@ class Lines:
         ring.advance(now, left, more)
 
     def _end(self, now: int, more: bool) -> None:
-        """Flush behind a surface's last line."""
+        """Flush windows after the last line of a surface."""
         ring = self.ring
         early = self._early()
         self.unit = 0
@@ -368,10 +390,11 @@ class Lines:
             self.flushed = ring.behind(self.flushed)
 
     def _early(self) -> int:
-        """Return how many windows that could be flushed along the next surface are flushed at once,
-        as that surface takes over the unit of the last of them."""
+        """Return how many of the windows that could be flushed along the next surface are flushed
+        before it, because the next surface takes over the unit of the last of them.
+        """
         course = self.ring.course
-        if course.along == 1:  # which is not compared
+        if course.along == 1:  # the RTL does not compare a single window
             return 0
         for count in range(course.along, 0, -1):
             unit = self.ring.oldest + course.at_once + count
@@ -458,8 +481,9 @@ def passed_along(columns: Course, count: int) -> Strips:
 
 
 def passed_down(rows: Course, surfaces: int, count: int) -> Lines:
-    """Return the vertical stage after ``count`` lines; those behind the last surface are counted as
-    another cube's."""
+    """Return the vertical stage after ``count`` lines. Lines after the last surface count as lines
+    of another cube.
+    """
     lines = Lines(Ring(rows, recounts=True))
     for now in range(count):
         surface, row = divmod(now, rows.size)
@@ -469,8 +493,9 @@ def passed_down(rows: Course, surfaces: int, count: int) -> Lines:
 
 
 def courses(fields: Fields) -> tuple[Course, Course]:
-    """Return how the windows of a job move along the rows and along the columns; of a kernel's
-    field only the low 3 bits count."""
+    """Return how the windows of a job move along the rows and along the columns. Of the field of a
+    kernel's size only the low 3 bits are used.
+    """
     found = []
     for name, (before, after) in SIDES.items():
         course = Course(
@@ -491,7 +516,7 @@ def _check(courses: Iterable[Course]) -> None:
     """Raise Unsupported for windows that lie in the padding before the input."""
     for course in courses:
         if course.before >= course.kernel:
-            # Which units the next surface takes over is then left from the job before.
+            # With such windows the job before decides which units the next surface takes over.
             raise Unsupported(
                 f"{PADS}{SIDES[course.name][0]} is {course.before}, covered are 0 to "
                 f"{course.kernel - 1} as {CONFIG}{course.name} says"
@@ -520,10 +545,10 @@ def _cause(rows: Course, columns: Course) -> str:
 
 
 def _fills(strips: Strips, lines: Lines, wanted: int, lanes: int) -> bool:
-    """Return whether surplus lines stop the stream before PDP takes the input's last byte.
+    """Return whether surplus lines stop the stream before PDP has taken the last byte of the input.
 
-    Behind the ``wanted`` lines WDMA writes nothing, yet the job is done only when the last byte of
-    the input is taken, and that waits for what stands in the pipe before it.
+    WDMA writes nothing after the ``wanted`` lines, but the job ends only when the last byte of the
+    input is taken. That byte waits until the bytes before it in the pipe have found room.
     """
     line = strips.ring.course.out * lanes
     giving = [number for number, step in enumerate(lines.steps) if step.gives]
@@ -595,6 +620,6 @@ def _combined(x: Array, windows: list[Window], method: int) -> Array:
 
 
 def _taps(windows: list[Window]) -> Array:
-    """Return how many elements each window has, less 1, as a counter of three bits has it."""
+    """Return how many elements each window has, less 1, as a counter of three bits states it."""
     sizes = np.array([window.stop - window.counted for window in windows])
     return np.maximum(sizes - 1, 0) % UNITS
