@@ -51,7 +51,7 @@ FILLS = (0xA5, 0x5A)  # bytes with which the output is filled before a run, in t
 WAKE = 120.0  # seconds within which a device that reboots has to answer
 OTHERS, OWN = "another job's", "its own"  # whose output a run found and left in memory
 PAUSE = 1.0  # seconds between two questions to a device that reboots
-Z = 1.645  # of a bound that holds in 95 of 100 cases
+Z = 1.645  # standard deviations of a one-sided bound that holds in 95 of 100 cases
 
 
 class TakenBack(Exception):
@@ -194,7 +194,7 @@ class Controlled(Around):
         self.controls: list[Checked] = []
         self.runs = self.power_ups = self.errors = self.measured = self.answers = 0
         self.fingerprint: Fingerprint | None = None
-        self.facts: dict[str, Any] = {}  # of the last trial, for a journal
+        self.facts: dict[str, Any] = {}  # what a journal records of the last trial
         own = _innermost(device)
         self._fills = not isinstance(own, Simulated)
         self._asked, self._boot = settings.fingerprint, settings.boot

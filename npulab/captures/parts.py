@@ -48,7 +48,7 @@ except ImportError:  # a system without file locks
 
 PARTS, SUMS, BUFFERS = "parts", "sums", "buffers"  # the folders of a store
 SUFFIX = ".parquet"
-VERSION = 1  # of the format
+VERSION = 1  # the version of the format of files
 BATCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # what a batch may be called
 FRESH = 60.0  # seconds; a hidden folder that is younger may belong to a writer that begins
 

@@ -428,7 +428,7 @@ def _columns(streams: Sequence[Sequence[str]]) -> tuple[list[str], list[Array]]:
     often = Counter(plain[tuple(stream)][0] for stream in streams)
     # streams shared by most captures come first; columns that rarer streams add go around them
     shapes = sorted(often, key=lambda shape: (-often[shape], -len(shape), shape))
-    kinds: list[str] = []  # of each column
+    kinds: list[str] = []  # the kind of each column
     order: list[int] = []  # the columns as they stand in the merged stream
     held: dict[tuple[str, ...], list[int]] = {}
     for shape in shapes:

@@ -110,7 +110,7 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
     words = np.frombuffer(data, "<u4")
     found = list(writes(words))
     every = _as_pairs(found)
-    # of each job that was found; key: the number of its first write in the stream, value: the
+    # the jobs that were found; key: the number of its first write in the stream, value: the
     # number of its writes
     places: dict[int, int] = {}
     # (number of the job, its writes, the number of the write at which they should begin)

@@ -50,7 +50,7 @@ SWEEP_TEXTS = ("target", "chip", "block", *TEXTS, "looked_at")
 # name of the array with the sha256 of all other arrays; files that numpy or an older version of
 # npulab wrote lack it
 SUM = "sha256"
-VERSION = 1  # of the format; files of npulab 0.1 do not state it
+VERSION = 1  # the version of the file format; files of npulab 0.1 do not state it
 STATED = "version"  # name of the array that states it
 MEMBERS = (*ARRAYS, *SWEEP_TEXTS, STATED, SUM)
 # the most bytes of a sweep's file, and of its unpacked arrays: 60,000 captures of 1,000 words fit
@@ -70,7 +70,7 @@ AXES = {
     "output_shape": "hwc",
 }
 STAMP = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that the same sweep gives the same bytes
-PART = re.compile(r"\d+ of (?=\d+ )")  # in ``looked_at``, what a selection of rows puts in front
+PART = re.compile(r"\d+ of (?=\d+ )")  # what a selection of rows puts before ``looked_at``
 CELL = "style='text-align:left'"
 
 

@@ -50,7 +50,8 @@ AT_ONCE = 64
 MEMORY = "512MB"  # DuckDB's; what needs more, such as sorting, goes to a hidden folder on the disk
 THREADS = 2
 WORD = re.compile(r"w\d+")  # names of the columns of words
-KINDS = {"int64": "BIGINT", "float64": "DOUBLE", "text": "VARCHAR"}  # of columns; DuckDB's types
+# a key is the type of a column, the value DuckDB's name of it
+KINDS = {"int64": "BIGINT", "float64": "DOUBLE", "text": "VARCHAR"}
 CAPTURES, FIELDS = "captures", "fields"  # the tables that ``sql`` knows
 PLACE = "npulab_row"  # the column of a row's number, while rows are chosen
 SQL = re.compile(r"[;\x00]")

@@ -308,7 +308,7 @@ def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) 
     if options.field:
         searched = _with_fields(options.field, known, names)
     if len(searched) == len(known):
-        searched.append(PRESENCE)  # which captures have a role is searched only if all roles are
+        searched.append(PRESENCE)  # the presence of roles is searched only if all roles are
     stop = Event()
     unit = "role"
     if not has_workers(options):

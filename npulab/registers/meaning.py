@@ -157,7 +157,7 @@ class Meaning:
         if not self.kind and not self.steps:
             return raw
         out: Any = np.asarray(raw).astype(np.int64)
-        # of a field of 64 bits, nothing is subtracted: its bits are an int64 already, and numpy's
+        # nothing is subtracted from a field of 64 bits: its bits are an int64 already, and numpy's
         # 1 << 64 is 0
         if self.kind == "signed":
             out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)

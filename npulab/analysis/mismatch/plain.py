@@ -27,7 +27,8 @@ from npulab.quant.emulate import ENGINES, emulate
 from npulab.quant.layers import ACTIVATIONS
 from npulab.quant.layers.real import PAIRED
 
-STEPS = (1, -1, 2, -2)  # of a zero point, and of the exponent of a scale
+# the changes that are tried for a zero point, and for the exponent of a scale
+STEPS = (1, -1, 2, -2)
 SCALES = ("input_q", "other_q", "output_q")
 
 

@@ -26,10 +26,11 @@ from npulab.quant.layers import Conv2D, FullyConnected
 
 SEEN = 64  # most outputs of each kind, wrong and right, on which directions are tried first
 MOST_TIED = 256  # most weights with their values, or pairs of channels, that are tried
-SLACK = 0.05  # of an output code: a multiplier of few bits is not quite the ratio
+# in output codes: how far a product may be off, as a multiplier of few bits is not quite the ratio
+SLACK = 0.05
 MOST_SHIFT = 16
 FEW = 4  # fewest outputs that a line is fitted to
-ROUNDS = 8  # of a robust fit
+ROUNDS = 8  # how often a robust fit is repeated
 LEAST_RATIO = 2**-8
 CLOSE = 0.02  # a ratio that is so near to a power of two is one, relatively
 

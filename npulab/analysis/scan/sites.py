@@ -19,7 +19,7 @@ from numpy import ndarray as Array
 from npulab.analysis.scan.records import NOWHERE, Probe
 from npulab.quant.layers import Conv2D
 
-NO_TAP, SEVERAL = -1, -2  # in ``reads``: the output reads no weight, or more than one
+NO_TAP, SEVERAL = -1, -2  # items of ``reads`` for an output that reads no weight, or several
 BIAS = -2  # the tap of a bias
 WIDE = 4  # least bytes of a type whose end outputs are likely never to reach
 # The largest share of a channel that a weight is taken to move, if nothing is known of the layer.

@@ -15,7 +15,7 @@ from npulab.registers.map import GUESSES, UNKNOWN, RegisterMap
 
 # what ``RegisterMap.status`` counts, and its colour; letters on it are black
 COLOURS = {"explained": "#8fbfe3", "guessed": "#f6c667", "open": "#ffffff"}
-LETTERS = 3.3  # of a name, in the width of a bit
+LETTERS = 3.3  # how many letters of a name have room in the width of a bit
 
 
 def block_map(registers: RegisterMap) -> Picture:

@@ -305,7 +305,7 @@ class BitsModel(ActingModel):
         source = sweep
         if laws is not None:
             source = laws
-        # of how many jobs the laws or the sweep are, if not of all
+        # the number of jobs that the laws or the sweep are of, if these are not all jobs
         self.looked_at = str(getattr(source, "looked_at", ""))
         super().__init__(words=words, reference=reference)
         if laws is not None:

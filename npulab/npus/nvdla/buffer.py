@@ -43,11 +43,12 @@ from npulab.npus.nvdla.waiting import MOST_PRODUCTS, MOST_TAPS, few
 from npulab.quant.rules import EXACT_FLOAT32
 
 AFTER_RESET = 31, 31  # the banks of data and of weights that CDMA and CSC remember after a reset
-ENTRY_BITS, HELD_BITS = 15, 17  # of the pointer of CSC's data, of the count of weight entries
-LARGEST_PRODUCT = 2**14  # of two int8 numbers
+# The width of the pointer of CSC's data, and of the count of weight entries.
+ENTRY_BITS, HELD_BITS = 15, 17
+LARGEST_PRODUCT = 2**14  # the largest product of two int8 numbers
 BURST = 8  # atoms of weights that CDMA asks for at a time
 MOST_ATOMS = 2**22  # most atoms that CDMA puts into the buffer in a job
-Sums = Callable[[int, int], Array]  # of (start, stop) to the accumulators of some outputs
+Sums = Callable[[int, int], Array]  # (start, stop) gives the accumulators of these outputs
 SPARE = 2**22  # elements of the windows that are laid out at a time: 16 MiB in float32
 
 

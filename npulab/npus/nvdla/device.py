@@ -42,7 +42,7 @@ CHANNELS = {
     "PDP": "D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL",
 }
 BLOCK = 2**13  # atoms that SDP works on at a time: temporaries take 64 bytes an atom and stay small
-Taken = Callable[[int], Any]  # of a number of atoms to their values, which are then gone
+Taken = Callable[[int], Any]  # takes this many atoms away and gives their values
 
 
 @dataclass

@@ -258,7 +258,7 @@ def _superblock(
     Each weight is read from the stream once, then applied to all outputs of its kernel.
     """
     planes, kernel_h, kernel_w = v["kernel_z_size"], v["kernel_y_size"], v["kernel_xy_size"]
-    codes: list[list[int]] = [[] for _ in range(share)]  # of each kernel, in stream order
+    codes: list[list[int]] = [[] for _ in range(share)]  # each kernel's weights, in stream order
     biases, offsets = [0] * share, [0] * share
     at_once = 1
     if kernel_h == kernel_w == 1 and v["out_image_z_size"] > 8 and not weights.vendor:

@@ -87,8 +87,8 @@ class Register:
     macro: str
     name: str
     offset: int  # in bytes
-    position: int  # of the macro, in the text
-    # of an array, for each dimension: the number of elements, and the bytes from one to the next
+    position: int  # where the macro begins in the text, in characters
+    # for each dimension of an array: the number of elements, and the bytes from one to the next
     lengths: tuple[tuple[int, int], ...] = ()
     heads: list[str] = field(default_factory=list)  # texts with which the names of its fields begin
     fields: list[Bits] = field(default_factory=list)

@@ -517,7 +517,7 @@ def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
         # furthest end so far
         clash |= start < last[0] and n != last[1]
         last = max(last, (end, n))
-    # of several members, runs without a name are left out, because another member may have a name
+    # if there are several members, runs without a name are left out: another member may have a name
     # for the same bits
     if len(chosen) == 1:
         runs = [*chosen[0].runs]

@@ -85,7 +85,7 @@ def _registers(
             size += WORD_BITS
             for said in places[upper]:
                 fields.append({**said, "lsb": said["lsb"] + WORD_BITS})
-        else:  # of three words or more with one name, each is a register of its own
+        else:  # three words or more with one name are a register each
             second.discard(upper)
         joined = [tuple(sorted(field.items())) for field in _joined(fields, name)]
         out.append(WrittenRegister(offset, name, size, tuple(joined)))

@@ -21,9 +21,11 @@ from npulab.npus.nvdla.units.fields import Fields
 AVERAGE, MAX, MIN = range(3)
 COMBINED = {AVERAGE: np.add, MAX: np.maximum, MIN: np.minimum}
 RECIPROCAL_BITS = 16
-KEPT_BITS = 11, 8  # of an int8 average after the reciprocals of width and height
+# The width of an int8 average after the reciprocal of the width, and after that of the height.
+KEPT_BITS = 11, 8
 PAD_BITS = 19
-ROW_BITS, PADS_BITS = 11, 14  # of sums along a row, and of the pads of whole rows, of int8
+# The width of an int8 sum along a row, and of an int8 sum of the pads of whole rows.
+ROW_BITS, PADS_BITS = 11, 14
 CONFIG, PADS = "PDP.D_POOLING_KERNEL_CFG.KERNEL_", "PDP.D_POOLING_PADDING_CFG.PAD_"
 
 
