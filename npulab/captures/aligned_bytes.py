@@ -1,4 +1,5 @@
-"""Streams of bytes of different lengths side by side: which byte of one is which of another."""
+"""Streams of bytes of different lengths side by side: which byte of one stream is the same as which
+byte of another."""
 
 from __future__ import annotations
 
@@ -14,16 +15,24 @@ from npulab.captures.aligned import MOST_CELLS, cheapest
 from npulab.support.refuse import need_all, refuse_if
 from npulab.support.text import plural
 
-RUN = 8  # bytes that occur once in each of two streams and are taken for the same bytes
-DIFFERENT, GAP = 3, 2  # prices between such runs: two bytes that differ, a byte that is left out
-MOST_BYTES = 2**28  # most bytes of all streams
+# A run of this many bytes that occurs once in each of two streams is taken for the same bytes.
+RUN = 8
+# The prices of two bytes that differ and of a byte that only one stream has; the bytes between two
+# runs are aligned at the lowest price.
+DIFFERENT, GAP = 3, 2
+# All streams together have at most this many bytes.
+MOST_BYTES = 2**28
 
 
 @dataclass(frozen=True, eq=False)
 class AlignedBytes:
-    """Streams beside the stream ``reference``: the bytes ``data (N, B) uint8`` that lie at each of
-    its bytes, ``present (N, B) bool`` where a stream has them, and ``places (N, B) int64``, their
-    offsets in the streams, -1 for none."""
+    """N streams, aligned to the B bytes of the stream with the number ``reference``.
+
+    ``data (N, B) uint8`` has the byte of each stream that belongs to a byte of the reference, and
+    ``places (N, B) int64`` the offset of that byte in its stream. A stream that has no such byte
+    has False in ``present (N, B) bool``, 0 in ``data`` and -1 in ``places``. ``lengths`` are the
+    streams' bytes.
+    """
 
     data: Array
     present: Array
@@ -33,7 +42,8 @@ class AlignedBytes:
 
     @property
     def moved(self) -> bool:
-        """True if bytes of a stream lie at another offset than those of the reference."""
+        """True if the streams differ in length, so that a byte may lie at another offset than in
+        the reference."""
         return len(set(self.lengths)) > 1
 
     def __str__(self) -> str:
@@ -49,12 +59,13 @@ class AlignedBytes:
 
 
 def aligned_bytes(streams: Sequence[bytes] | Array) -> AlignedBytes:
-    """Streams side by side: byte i beside byte i if they are of one length, else aligned to the
-    first stream of the most common length.
+    """Streams side by side: byte i beside byte i if all streams have one length, else aligned to
+    the first stream of the most common length.
 
-    ``streams`` are N captures' bytes, or ``(N, B) uint8``. Runs of 8 bytes that occur once in each
-    of two streams are the same bytes; what lies between two of them is aligned by the fewest
-    changes. Raises TypeError for anything else, ValueError for no stream, and one without bytes.
+    ``streams`` are the bytes of each of N captures, or ``(N, B) uint8``. A run of 8 bytes that
+    occurs once in each of two streams is taken for the same bytes. The bytes between two runs are
+    aligned by the fewest changes. Raises TypeError for anything but bytes, and ValueError for no
+    stream, for a stream without bytes, and for more than 2**28 bytes in all.
 
     >>> found = aligned_bytes([b"head 12345678 end", b"head 12345678 end", b"head 12345678, end"])
     >>> found.places[2, 12:].tolist()
@@ -101,15 +112,16 @@ def _rows(streams: Sequence[bytes] | Array) -> list[Array]:
     for one in given:
         if isinstance(one, np.ndarray) and (one.dtype != np.uint8 or one.ndim != 1):
             raise TypeError(
-                f"streams: got {one.dtype} of shape {one.shape}, allowed are bytes or uint8"
+                f"streams: got {one.dtype} of shape {one.shape}, allowed is one row of uint8 or "
+                "the bytes of each capture"
             )
         rows.append(np.frombuffer(one, np.uint8))
     return rows
 
 
 def byte_places(a: Array, b: Array) -> Array:
-    """For each byte of ``a (A,) uint8`` its offset in ``b (B,) uint8``, ascending, -1 for a byte
-    that ``b`` does not have."""
+    """The offset in ``b (B,) uint8`` of each byte of ``a (A,) uint8``, as ``(A,) int64``; the
+    offsets ascend, and a byte of ``a`` that ``b`` does not have has -1."""
     out = np.full(len(a), -1, np.int64)
     for first, second in _anchors(a, b):
         out[first] = second
@@ -126,7 +138,8 @@ def byte_places(a: Array, b: Array) -> Array:
 
 
 def _anchors(a: Array, b: Array) -> list[tuple[int, int]]:
-    """The pairs of offsets of runs that occur once in each stream, as many as ascend in both."""
+    """The offsets (in ``a``, in ``b``) of runs of 8 bytes that occur once in each stream: a longest
+    choice of such runs that have the same order in both streams."""
     mine, theirs = _once(a), _once(b)
     _, in_a, in_b = np.intersect1d(mine[0], theirs[0], assume_unique=True, return_indices=True)
     first, second = mine[1][in_a], theirs[1][in_b]
@@ -136,7 +149,7 @@ def _anchors(a: Array, b: Array) -> list[tuple[int, int]]:
 
 
 def _once(data: Array) -> tuple[Array, Array]:
-    """The runs that occur once, as numbers, and their offsets."""
+    """The runs of 8 bytes that occur once in a stream, as uint64, and their offsets."""
     if len(data) < RUN:
         return np.zeros(0, np.uint64), np.zeros(0, int)
     windows = np.lib.stride_tricks.sliding_window_view(data, RUN)
@@ -146,9 +159,11 @@ def _once(data: Array) -> tuple[Array, Array]:
 
 
 def _ascending(numbers: Sequence[int]) -> list[int]:
-    """The places of a longest ascending part of numbers."""
-    tails: list[int] = []  # the least last number of a part of each length
-    last = [-1]  # its place; a part of no numbers has none
+    """The indices of a longest ascending subsequence of numbers."""
+    # the least number at which an ascending subsequence of 1, 2, ... numbers can end
+    tails: list[int] = []
+    # the index of that number, after -1 for a subsequence of no numbers
+    last = [-1]
     before: list[int] = []
     for place, number in enumerate(numbers):
         length = bisect_left(tails, number)
@@ -165,8 +180,13 @@ def _ascending(numbers: Sequence[int]) -> list[int]:
 
 
 def _between(a: Array, b: Array) -> Array:
-    """The places of the bytes of a part in another one: side by side if they are as long, else by
-    the fewest changes after what both begin and end with."""
+    """The offset in ``b`` of each byte of ``a``, -1 for none. ``a`` and ``b`` are the bytes of two
+    streams between the same two runs.
+
+    Byte i belongs to byte i if both are equally long. Else the bytes with which both begin and end
+    are the same, and the bytes between are aligned by the fewest changes, or have -1 if there are
+    too many of them (``MOST_CELLS``).
+    """
     if len(a) == len(b):
         return np.arange(len(a))
     out = np.full(len(a), -1, np.int64)
@@ -189,7 +209,7 @@ def _between(a: Array, b: Array) -> Array:
 
 
 def _alike(a: Array, b: Array) -> int:
-    """How many bytes two parts of one length begin with alike."""
+    """The number of bytes before the first byte in which ``a`` and ``b``, of one length, differ."""
     unlike = np.flatnonzero(a != b)
     if len(unlike):
         return int(unlike[0])

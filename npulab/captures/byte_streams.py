@@ -1,4 +1,4 @@
-"""Streams of bytes, a file for each capture and of any length, with the parameters of their
+"""Streams of bytes, one file of any length for each capture, with the parameters of the captures'
 layers."""
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from npulab.support.files import read_bounded
 from npulab.support.refuse import near, need_path, refuse_if, refusing
 from npulab.support.text import by_numbers, plural
 
-MOST_BYTES = 2**28  # most bytes of all streams of a folder
+MOST_BYTES = 2**28  # all streams of a folder together have at most this many bytes
 
 
 @dataclass(frozen=True, eq=False)
 class ByteStreams:
-    """The bytes that a compiler wrote for each capture, by the names of their files, and columns of
-    parameters by name."""
+    """The bytes ``rows`` that a compiler wrote for each capture, with the ``names`` of their files,
+    and the values of the layers' parameters in ``columns``: by parameter name, one value a row."""
 
     names: tuple[str, ...]
     rows: tuple[bytes, ...]
     columns: dict[str, Any]
 
     def without(self, names: Sequence[str]) -> ByteStreams:
-        """The streams without some columns; raises LookupError for a column that is not there."""
+        """The same streams without the named columns; raises LookupError for an unknown column."""
         for name in names:
             if name not in self.columns:
                 raise LookupError(
@@ -40,14 +40,16 @@ class ByteStreams:
 
 @refusing()
 def read_streams(path: str | os.PathLike[str], parameters: Any = None) -> ByteStreams:
-    """The streams in a folder of ``.bin`` files, one a capture, also one in each of its folders.
+    """The streams in the ``.bin`` files of a folder, one file a capture; the files lie in the
+    folder itself or one in each of its subfolders.
 
     ``parameters`` is a ``.csv`` with a column of numbers for each parameter and a row for each
-    capture, or columns by name. Rows are joined by a column "name" if the table has one, else by
-    the order of the names, numbers in them by size.
+    capture, or a mapping of such columns by name. A row belongs to the file that its column "name"
+    names; without that column, rows belong to the files in the order of their names, in which
+    numbers are sorted by value.
 
-    Raises FileNotFoundError, NotADirectoryError; ValueError (file, what, got, allowed) for a folder
-    without streams, and a table that does not fit them.
+    Raises FileNotFoundError and NotADirectoryError for a wrong ``path``, and ValueError (file,
+    what, got, allowed) for a folder without streams and for a table that does not fit the files.
     """
     need_path("read_streams", path)
     folder = Path(path)

@@ -25,10 +25,11 @@ from npulab.support.refuse import need, need_all, need_whole, refuse_if, shortly
 # Texts of capture.json that say where a capture comes from. Each is a field of Capture and of
 # captures.sweep.Sweep; dumps, folders, sweeps and listings read the names here.
 TEXTS = ("provenance", "source", "tool", "date")
-# One more of Capture alone. It is "" where the words and the output come from one place; a file
-# has it only where they do not.
+# The field of Capture, and key of capture.json, that says where the output comes from. It is "" if
+# the output comes from where the words come from; capture.json then has no such key.
 OUTPUT_TEXT = "output_provenance"
-# Where words and outputs come from, and what each proves. Only the last is npulab's own.
+# Where words and outputs come from: the text in capture.json, and whose answer it is. Only
+# "simulated" is npulab's own answer.
 PROVENANCES = {
     "board": "the NPU itself",
     "vendor driver": "the vendor's driver, without a look at what the NPU did",
@@ -42,23 +43,27 @@ PROVENANCES = {
 FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")
 ROWS_SHOWN = 60
 CHANGED = "changed with npulab"
-WORD = 2**WORD_BITS - 1  # every bit of a word
+WORD = 2**WORD_BITS - 1  # the largest 32-bit word: all its bits are set
 MOST_OFFSET = 2**64 - 1
-# the most levels of ``start``: a job's start may itself have a start; recorded jobs have 2 levels
+# A job's ``start`` is a job that may have a ``start`` of its own: so many levels are allowed.
+# Recorded jobs have at most 2.
 MOST_STARTS = 16
 A_MAP = "is a RegisterMap, as capture.maps[block]"
-# a parameter that says when the output was recorded, and its value for an output that was recorded
-# before the job ran
+# The parameter of a capture that says when its output was recorded, and the parameter's value for
+# an output that was recorded before the job ran.
 RECORDED, BEFORE_RUN = "output_recorded", "before the job ran"
-# A parameter that lists what a job asks the NPU between its writes: polls, reads, interrupts. A row
-# has at least the ``task`` (number of the job), the number of its ``writes`` before, the
-# ``statement``, ``of`` what, and the ``arguments``; rows are in the order of the trace.
+# The parameter of a capture that lists what its jobs ask the NPU between register writes: polls,
+# reads, interrupts. Its rows are in the order of the trace. A row has at least ``task`` (the job's
+# number from 0), ``writes`` (how many of the job's writes come before), ``statement`` (what is
+# done), ``of`` (the register or interrupt), and ``arguments`` (the statement's).
 WAITS = "waits"
-# A parameter that lists the registers that were read: ``address`` and ``value`` as texts, and how
-# many ``writes`` of the only job come before.
+# The parameter of a capture with one job that lists the registers that were read. A row has
+# ``address`` and ``value`` as texts, and ``writes``: how many of the job's writes come before.
 READS = "reads"
-MOST_DEEP = 64  # most levels of lists and mappings nested in a parameter
-COMMANDS = "commands"  # name of the buffer of a recorded command stream
+# Lists and mappings in the value of a parameter are nested at most so many levels deep.
+MOST_DEEP = 64
+# The name of the buffer that holds a recorded command stream.
+COMMANDS = "commands"
 
 Writes = tuple[tuple[int, int], ...]
 
@@ -68,14 +73,16 @@ class Job:
     """One piece of work given to an NPU.
 
     ``words`` is the parameter block ``(W,) uint32``. If the block is programmed by register writes,
-    ``writes`` are (offset, value that the register then holds) in the order in which they were
-    made, and ``words`` is the state that they leave in the registers of the block's map. ``start``
-    holds the writes that hand a parameter block to the NPU; it counts as part of the same task.
+    ``writes`` has a pair (byte offset, value that the register then holds) for each write, in the
+    order of the writes, and ``words`` is the state that the writes leave in the registers of the
+    block's map. ``start`` is a job of the writes that hand a parameter block to the NPU; it counts
+    as part of the same task.
 
-    ``before`` is (offset, value) of registers that still hold the value of an earlier job. For each
-    write that changes only some bits, ``masks`` has the mask of these bits; its keys are the
-    numbers of the writes. ``unit`` names the copy of the block that does the work and ``label`` the
-    work: jobs of one label are shown together.
+    ``before`` has a pair (offset, value) for each register that an earlier job set and that may
+    still hold that value. ``masks`` has the mask of the changed bits for each write that changes
+    only some bits of its register, by the number of the write from 0. ``unit`` names the copy of
+    the block that does the work; ``label`` names the work, and jobs of one label are shown
+    together.
     """
 
     block: str
@@ -95,8 +102,8 @@ class Job:
         )
         if not whole or not fits:
             raise ValueError(
-                f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff in "
-                f"one row (block {self.block})"
+                f"words: got {words.dtype} of shape {words.shape}, allowed are whole numbers from "
+                f"0 to 0xffffffff in one row (block {self.block})"
             )
         words = words.astype(np.uint32)
         words.setflags(write=False)
@@ -119,12 +126,12 @@ class Job:
         registers: RegisterMap,
         after: Job | None = None,
     ) -> Job:
-        """A job from its register writes, which are (offset, value); a write (offset, value, mask)
-        changes only the bits of the mask.
+        """A job from its register writes. A write (offset, value) sets the whole register; a write
+        (offset, value, mask) changes only the bits that are 1 in the mask.
 
-        A write that sets bits is (offset, bits, bits), a write that clears bits (offset, 0, bits).
-        Registers that are not written hold the values that the job ``after`` left, else 0. Raises
-        ValueError for an offset of more than 64 bits and for a value or mask of more than 32.
+        So (offset, bits, bits) sets bits and (offset, 0, bits) clears bits. A register without a
+        write holds the value that the job ``after`` left, or 0. Raises ValueError for an offset of
+        more than 64 bits, for a value or mask of more than 32 bits, and for negative numbers.
         """
         need("Job.from_writes: registers", registers, RegisterMap, A_MAP)
         need("Job.from_writes: after", after, (Job, type(None)), "is a Job")
@@ -137,8 +144,8 @@ class Job:
         for offset, value in done:
             if not 0 <= offset <= MOST_OFFSET or not 0 <= value <= WORD:
                 raise ValueError(
-                    f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to "
-                    f"{WORD:#x} at offsets of 64 bits (block {block})"
+                    f"writes: got ({offset:#x}, {value:#x}), allowed are values of 0 to "
+                    f"{WORD:#x} at offsets of at most 64 bits (block {block})"
                 )
         return cls(block, registers.state(before + done), done, before=before, masks=masks)
 
@@ -149,14 +156,15 @@ class Job:
         maps: Mapping[str, RegisterMap] | RegisterMap,
         after: Iterable[Job] = (),
     ) -> tuple[list[Job], list[tuple[int, ...]]]:
-        """Return the jobs that writes to addresses make, and the writes that reach no block.
+        """Return the jobs that writes to addresses make, and the writes to addresses that no block
+        has.
 
-        There is one job for each copy of a block that is written to, in the order of their first
-        writes. Writes have the form that ``from_writes`` takes. ``maps`` are register maps by block
-        name, or one map of one block. A job has the unit and the label that the block's dimensions
-        give to its copy. The registers of a job begin with the values that an earlier job left: the
-        last job in ``after`` that ran on the same copy of the block, or, if the copies have no
-        names, on the block.
+        Each copy of a block to which something is written is one job; jobs are in the order of
+        their first writes. ``writes`` have the form that ``from_writes`` takes. ``maps`` are
+        register maps by block name, or one map of one block. A job has the ``unit`` and the
+        ``label`` that the map gives to the copy of the block. A register without a write holds the
+        value that the last job in ``after`` left on the same copy of the block; if copies have no
+        names, the last job of the block counts.
         """
         if isinstance(maps, RegisterMap):
             maps = {maps.registers[0][0]: maps}
@@ -191,22 +199,22 @@ class Job:
 
     @property
     def state(self) -> dict[int, int]:
-        """The values that the written registers hold after the job, by offset; registers that only
-        an earlier job wrote (``before``) are included."""
+        """The values that written registers hold after the job, by offset in bytes. Registers that
+        only an earlier job wrote (``before``) are included."""
         return dict([*self.before, *self.writes])
 
     def read_with(self, registers: RegisterMap) -> Job:
-        """The same job read with another map: its register writes stay, and ``words`` are what
-        these leave in the registers of that map.
+        """The same job read with another map: its register writes stay, and its words become the
+        state that the writes leave in the registers of that map.
         """
         need("read_with", registers, RegisterMap, A_MAP)
         return replace(self, words=registers.state([*self.before, *self.writes]))
 
     def with_words(self, words: Any, registers: RegisterMap) -> Job:
-        """The same job with other words; in a job of register writes, the writes that set the
+        """The same job with other words; if the job has register writes, the writes that set the
         changed words change too.
 
-        Raises ValueError unless there are as many words as the job has.
+        Raises ValueError if the number of words is not that of the job.
         """
         need("with_words: registers", registers, RegisterMap, A_MAP)
         changed = replace(self, words=words)
@@ -223,17 +231,18 @@ class Job:
         return self.with_writes(values, registers)
 
     def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
-        """The same job, but after it the registers at the given offsets hold the given values.
+        """The same job with changed writes, so that registers hold given values (by offset in
+        bytes) after the job.
 
-        The last write to such an offset changes. A register without a write gets a new one: before
-        the write that starts its unit, or at the end if no write starts a unit.
+        If a register has writes, the last of them changes. Else the register gets a new write: just
+        before the write that starts the register's unit, or at the end if no write starts a unit.
         """
         need("with_writes: values", values, Mapping, "are values by offset")
         need("with_writes: registers", registers, RegisterMap, A_MAP)
         pairs_of("with_writes: values", values.items())
         last = {offset: number for number, (offset, _) in enumerate(self.writes)}
         offsets = [offset for offset, _ in self.writes]
-        # new writes, by the number of the write before which they go
+        # the new writes, by the number of the old write in front of which they are put
         new: dict[int, list[tuple[int, int]]] = {}
         for offset, value in values.items():
             if offset not in last:
@@ -245,7 +254,7 @@ class Job:
             value = old
             if last[offset] == number:
                 value = values.get(offset, old)
-            # the write keeps its mask if its new value changes no bit outside of the mask
+            # a changed write keeps its mask only if the changed bits all lie inside the mask
             mask = self.masks.get(number)
             if mask is not None and not (value ^ old) & ~mask:
                 masks[len(writes)] = mask
@@ -273,11 +282,11 @@ class Job:
         return f"Job({self.block}, {len(self.words)} words{writes}{name})"
 
     def values(self, maps: Mapping[str, RegisterMap]) -> list[tuple[str, Field, int]]:
-        """(block, field, raw) of every field of the job; the fields of the job that starts it come
-        last.
+        """A tuple (block, field, raw value) for every field of the job, and then for every field of
+        the job ``start``.
 
-        In a job of register writes only fields of registers that were written are included. Raises
-        LookupError if no map is known for the block.
+        If the job has register writes, only fields of written registers are included. ``maps`` are
+        register maps by block name; raises LookupError if the job's block is not among them.
         """
         need_maps("values", maps)
         if self.block not in maps:
@@ -285,7 +294,6 @@ class Job:
                 f"block: got {self.block!r}, maps are known for {', '.join(maps) or 'none'}"
             )
         registers = maps[self.block]
-        # in the order of the fields of the map
         raw = registers.decode(self.words, raw=True).values()
         state = self.state
         written = {registers.index[offset] for offset in state if offset in registers.index}
@@ -306,15 +314,16 @@ class Capture:
     """One recorded run: its jobs, its buffers and their addresses, and the texts that say where the
     record comes from.
 
-    ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints
-    by the same names, ``parameters`` the known parameters of the layer. ``provenance`` is one of
-    ``PROVENANCES``; so is ``output_provenance`` if the buffer ``output`` comes from elsewhere than
-    the words, as from a simulator that ran a compiler's words. ``maps`` are the register maps, by
-    block, that the words are read with; ``folder`` is the case folder that holds the capture, None
-    if it was changed or is not saved.
+    ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` are
+    the buffers' addresses by the same names, and ``parameters`` are the known parameters of the
+    layer by name. ``provenance`` is a key of ``PROVENANCES`` and says where the words come from.
+    ``output_provenance`` is "" if the buffer ``output`` comes from the same place; else it is
+    another key, for example if a simulator ran a compiler's words. ``maps`` are the register maps
+    by block with which the words are read. ``folder`` is the case folder that holds the capture; it
+    is None if the capture was changed or not saved.
 
-    Raises ValueError if a job's opcode (``registers.commands``) names another block than the job's
-    own, and if a job's words are not the state that its register writes leave.
+    Raises ValueError if a job's opcode (``registers.commands``) names another block than the job
+    does, and if a job's words are not the state that its register writes leave.
     """
 
     name: str
@@ -380,14 +389,14 @@ class Capture:
 
     @property
     def before_run(self) -> bool:
-        """True if the capture is as it was recorded and its parameters say that its output is from
-        before the run."""
+        """True if the output was recorded before the job ran: the parameter ``output_recorded``
+        says so, and npulab did not change the capture."""
         return self.parameters.get(RECORDED) == BEFORE_RUN and not self.changed
 
     @property
     def origin(self) -> str:
-        """The provenance as text, with that of the output if it is another, followed by ",
-        changed" if npulab changed the capture."""
+        """The provenance of the words, then the provenance of the output if that is another, then
+        "changed" if npulab changed the capture, with commas between."""
         parts = [self.provenance]
         if self.output_provenance not in ("", self.provenance):
             parts.append(f"output of {self.output_provenance}")
@@ -397,8 +406,9 @@ class Capture:
 
     @property
     def main(self) -> int:
-        """The number of the main job, whose words stand for the capture: the first job of the first
-        block of the maps, else job 0. Jobs that move tensors may come before it."""
+        """The number of the main job, whose words stand for the capture: the first job of the block
+        that is the first of ``maps``, or job 0 if there is none. Jobs that move tensors may come
+        before the main job."""
         first = next(iter(self.maps), None)
         blocks = [job.block for job in self.jobs]
         if first in blocks:
@@ -411,32 +421,31 @@ class Capture:
         return self.jobs[self.main].words
 
     def words_of(self, block: str) -> Array:
-        """The words of the jobs of a block, ``(J, W) uint32``, a row for each of the J jobs; raises
-        LookupError if the capture has no such job.
+        """The words of all jobs of a block, ``(J, W) uint32``: a row for each job. Raises
+        LookupError if the capture has no job of the block, ValueError if jobs differ in length.
         """
         return CaptureSet((self,)).words_of(block)
 
     @property
     def values(self) -> FieldValues:
-        """The values of the main job's fields: scaled and named as the map says, not raw.
+        """The values of the main job's fields, scaled and named as the map says, not raw.
 
-        The keys are full names, ``block.register.field``; a value is also found by every shorter
-        name that only one field has. Raises LookupError for a name of several fields, with their
-        names.
+        The keys are full names ``block.register.field``. A shorter name finds a value too if only
+        one field has it; if several fields have it, LookupError names them.
         """
         registers = self.maps[self.jobs[self.main].block]
         return FieldValues(registers, registers.decode(self.words))
 
     @cached_property
     def records(self) -> dict[str, Records]:
-        """The records in the buffers, by the buffer's name, as far as the maps say in which buffers
-        records of a block lie."""
+        """The records in the buffers, by the buffer's name. The maps say which buffer holds records
+        of which block; other buffers are not included."""
         return records_of(self.buffers, self.maps)
 
     @property
     def fields(self) -> pd.DataFrame:
-        """One row per field of every job: task, block, register, field, raw, value, bits,
-        evidence."""
+        """A table with one row for each field of every job: task (the job's number from 0), block,
+        register, field, raw, value, bits, evidence."""
         from npulab.registers.shown import ADDRESSES, Table
 
         rows, addresses = [], set()
@@ -451,23 +460,24 @@ class Capture:
         return frame
 
     def with_job(self, job: Job, task: int = 0) -> Capture:
-        """The same capture with another job in place of the job of a task; the new capture counts
-        as changed.
+        """The same capture with ``job`` in place of the job with the number ``task``; the new
+        capture counts as changed.
 
-        If the register writes changed, a recorded command stream is left out. A buffer that holds
-        the words of all jobs is rewritten, so that a device that runs the buffer runs this job.
-        Raises LookupError for a task that the capture does not have.
+        If register writes changed, the buffer with the recorded command stream is left out. If
+        only words changed, a buffer that holds the words of all jobs is rewritten, so that a device
+        that runs the buffer runs the new job. Raises LookupError if the capture has no such task.
         """
         need("with_job", job, Job, "is a Job, as capture.jobs has")
         task = self.task_of(task)
         return self.with_jobs((*self.jobs[:task], job, *self.jobs[task + 1 :]))
 
     def with_jobs(self, jobs: Iterable[Job]) -> Capture:
-        """The same capture with other jobs, more or fewer of them too; the new capture counts as
+        """The same capture with other jobs, also with more or fewer jobs; the new capture counts as
         changed.
 
-        Recorded streams follow as in ``with_job``; a buffer that holds the words of the jobs with
-        gaps between them is left out if jobs are not as many or as long as before.
+        Buffers that hold the jobs are left out or rewritten as in ``with_job``. A buffer that holds
+        the jobs' words with gaps between jobs is left out if the number or the lengths of the jobs
+        changed.
         """
         jobs = tuple(need_all("with_jobs", jobs, Job, "are Jobs, as capture.jobs has"))
         if _sent(jobs) == _sent(self.jobs):
@@ -477,7 +487,11 @@ class Capture:
 
     def with_words(self, words: Any, task: int | None = None) -> Capture:
         """The same capture with other words in one job, by default the main job; the new capture
-        counts as changed. Raises as ``with_job`` and ``Job.with_words``."""
+        counts as changed.
+
+        Raises LookupError if the capture has no such task, and ValueError if the number of words is
+        not that of the job.
+        """
         task = self.task_of(task)
         job = self.jobs[task]
         return self.with_job(job.with_words(words, self.maps[job.block]), task)
@@ -486,8 +500,8 @@ class Capture:
         """The same capture with other values in some fields of one job, by default the main job;
         the new capture counts as changed.
 
-        Raises LookupError for an unknown field or task, ValueError for a value that does not fit
-        and for a field that is read-only.
+        ``values`` are scaled as the map says, by field name. Raises LookupError for an unknown
+        field or task, ValueError for a value that does not fit and for a read-only field.
         """
         task = self.task_of(task)
         registers = self.maps[self.jobs[task].block]
@@ -501,7 +515,8 @@ class Capture:
         """The same capture with other contents in the named buffers; the new capture counts as
         changed.
 
-        Contents are bytes, or an array of one-byte integers; raises TypeError for anything else.
+        A buffer's contents are bytes or an array of one-byte integers; raises TypeError for
+        anything else.
         """
         new = {name: _bytes_of(name, data) for name, data in buffers.items()}
         return self._changed(buffers={**self.buffers, **new})
@@ -510,9 +525,10 @@ class Capture:
         """The same capture with other values in some fields of records in a buffer; the new
         capture counts as changed.
 
-        ``index`` is the number of a record, or a slice, numbers or a mask of several, as in
-        ``Records.with_fields``. Raises LookupError for a buffer without records, an unknown field
-        or record, ValueError for a value that does not fit and for a field that is read-only.
+        ``index`` says which records change: the number of one record, or a slice, a list of numbers
+        or a mask, as in ``Records.with_fields``. Raises LookupError for a buffer without records
+        and for an unknown field or record, ValueError for a value that does not fit and for a
+        read-only field.
         """
         if buffer not in self.records:
             raise LookupError(
@@ -522,8 +538,8 @@ class Capture:
         return self.with_buffers(**{buffer: self.records[buffer].with_fields(index, **values)})
 
     def task_of(self, task: int | None) -> int:
-        """The number of a task, by default the main task; raises LookupError for a number that the
-        capture does not have."""
+        """The given task number as an int; for None the number of the main job. Raises LookupError
+        if the capture has no such task."""
         if task is None:
             return self.main
         need_whole(f"capture {self.name}: task", task)
@@ -571,11 +587,11 @@ class Capture:
 
 
 def _unlike_writes(job: Job, registers: RegisterMap | None) -> str:
-    """Return a sentence on the first word of a job that differs from the state that the job's
-    register writes leave.
+    """A sentence on the first word of a job that differs from the state that the job's register
+    writes leave.
 
-    The sentence is "" if no word differs, if the job has no writes, and if the map is not known or
-    has another number of words than the job.
+    The text is "" if no word differs. It is also "" if nothing can be compared: the job has no
+    writes, its map is not known, or the map has another number of words than the job.
     """
     if not job.writes or registers is None or len(registers) != len(job.words):
         return ""
@@ -594,8 +610,8 @@ def _unlike_writes(job: Job, registers: RegisterMap | None) -> str:
 
 @dataclass(frozen=True)
 class CaptureSet:
-    """Captures in a fixed order; an index is a number or a name (``target/name`` if two targets
-    share a name).
+    """Captures in a fixed order. ``captures[key]`` takes a number, a slice, or a capture's name
+    (``target/name`` if captures of two targets have one name).
     """
 
     captures: tuple[Capture, ...]
@@ -613,21 +629,22 @@ class CaptureSet:
     @property
     def words(self) -> Array:
         """The words of the main job of each capture, ``(N, W) uint32``; raises ValueError if the
-        main jobs differ in block or length.
+        main jobs differ in target, block or length.
         """
         kinds = {(c.target, c.jobs[c.main].block, len(c.words)) for c in self.captures}
         if len(kinds) != 1:
             raise ValueError(
-                f"words: got main jobs of {len(kinds)} kinds (block, words) {sorted(kinds)}, "
-                "allowed is one kind"
+                f"words: got main jobs of {len(kinds)} kinds (target, block, number of words) "
+                f"{sorted(kinds)}, allowed is one kind"
             )
         return np.stack([capture.words for capture in self.captures])
 
     def words_of(self, block: str) -> Array:
-        """The words of every job of a block, ``(N, W) uint32``: the jobs of the first capture, then
-        those of the next capture, and so on.
+        """The words of every job of a block, ``(J, W) uint32``: the jobs of the first capture, then
+        the jobs of the next capture, and so on.
 
-        Raises LookupError if no capture has such a job, ValueError if the jobs differ in length.
+        Raises LookupError if no capture has a job of the block, ValueError if the jobs differ in
+        length.
         """
         need("words_of", block, str, "is the name of a block")
         jobs = [job for capture in self.captures for job in capture.jobs]
@@ -671,7 +688,9 @@ class CaptureSet:
                 found[number] = name
         if len(found) != 1:
             names = [*found.values()] or self.names
-            raise LookupError(f"got case {which!r}, there are {', '.join(names) or 'none'}")
+            raise LookupError(
+                f"captures: got case {which!r}, there are {', '.join(names) or 'none'}"
+            )
         return self.captures[next(iter(found))]
 
     def _ipython_key_completions_(self) -> list[str]:
@@ -682,7 +701,8 @@ class CaptureSet:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per capture: case, target, chip, provenance, jobs, buffers."""
+        """A table with one row for each capture: case, target, chip, provenance, jobs (their
+        number), buffers (their names)."""
         from npulab.registers.shown import Table
 
         return Table(
@@ -695,25 +715,27 @@ class CaptureSet:
 
 
 def _sent(jobs: Iterable[Job]) -> list[tuple[Writes, Job | None]]:
-    """What jobs hand to the NPU by register writes, which a command stream holds."""
+    """The writes and the ``start`` of each job that has any: what a recorded command stream holds
+    of the jobs."""
     return [(job.writes, job.start) for job in jobs if job.writes or job.start]
 
 
 def is_records(value: Any) -> bool:
-    """True if a value is a list, not empty, in which every member is a mapping, such as a parameter
-    that describes tensors."""
+    """True if a parameter's value is a list of at least one mapping and of mappings alone, as the
+    value of a parameter that describes tensors is."""
     return isinstance(value, list) and bool(value) and all(isinstance(x, Mapping) for x in value)
 
 
 def need_maps(what: str, given: object) -> None:
-    """Raise TypeError unless the given value is a mapping from block names to RegisterMaps."""
+    """Raise TypeError if ``given`` is not a mapping from block names to RegisterMaps; ``what``
+    names the value in the error."""
     need(what, given, Mapping, "are RegisterMaps by block, as npulab.target(name).maps(chip) gives")
     for registers in given.values():  # type: ignore[attr-defined]  # it is a mapping
         need(what, registers, RegisterMap, A_MAP)
 
 
 def _bytes_of(name: str, data: object) -> bytes:
-    """The bytes of a buffer that is given as bytes or as an array of one-byte integers; raises
+    """A buffer's contents as bytes, from bytes or from an array of one-byte integers; raises
     TypeError for anything else."""
     if isinstance(data, bytes):
         return data
@@ -728,10 +750,11 @@ def _bytes_of(name: str, data: object) -> bytes:
 
 
 def word_writes(writes: Iterable[tuple[int, int]], bits: int) -> list[tuple[int, int, int]]:
-    """Turn little-endian writes of ``bits`` bits (8, 16, 64, ...) at any byte into writes of whole
-    words with masks, as ``Job.from_writes`` and ``Job.split`` take them.
+    """Turn writes of ``bits`` bits (8, 16, 64, ...) into writes (offset, value, mask) of 32-bit
+    words, as ``Job.from_writes`` and ``Job.split`` take them.
 
-    Raises ValueError for a value that needs more than ``bits`` bits.
+    The given writes are (byte offset, value), little-endian; an offset need not be a multiple of 4.
+    Raises ValueError for a value that is negative or needs more than ``bits`` bits.
 
     >>> [tuple(map(hex, write)) for write in word_writes([(0x1002, 0xABCD)], 16)]
     [('0x1000', '0xabcd0000', '0xffff0000')]
@@ -755,11 +778,11 @@ def _resolved(
     state: dict[int, int],
     block: str,
 ) -> tuple[list[Sequence[int]], dict[int, int]]:
-    """Return the writes as (offset, value that the register then holds), and the masks of writes
-    that change only some bits, by number of the write.
+    """Return a pair (offset, value that the register then holds) for each write, and the masks of
+    the writes that change only some bits of a register, by the number of the write from 0.
 
-    ``state`` has the value of each register before the writes, by offset; the writes are made in
-    it.
+    ``state`` has the value of each register before the writes, by offset, and is changed to the
+    values after the writes.
     """
     out, masks = list[Sequence[int]](), dict[int, int]()
     for number, (offset, value, *mask) in enumerate(writes):
@@ -777,8 +800,8 @@ def _resolved(
 
 
 def _as_json(value: Any, where: str, depth: int = 1) -> Any:
-    """A value in the form that it has after it was saved as JSON and loaded; raises ValueError for
-    lists and mappings that are nested more than 64 deep.
+    """A value as it would come back from JSON: arrays and tuples are lists, keys are texts. Raises
+    ValueError for lists and mappings that are nested more than 64 deep.
     """
     if isinstance(value, np.generic | Array):
         value = value.tolist()

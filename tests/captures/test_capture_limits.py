@@ -117,14 +117,15 @@ def test_numbers_of_a_job_have_32_bits_and_offsets_64() -> None:
     for words in ([-1], [2**32], [0.0], [[1]], 1):
         with pytest.raises(
             ValueError,
-            match=r"^words: got .* of shape .*, allowed are 0 to 0xffffffff in one row \(block A\)$",
+            match=r"^words: got .* of shape .*, allowed are whole numbers from 0 to 0xffffffff in one row \(block A\)$",
         ):
             Job("A", np.array(words))
     last = Job.from_writes("A", [(2**64 - 1, 2**32 - 1), (0, 0)], A)
     assert last.writes == ((2**64 - 1, 2**32 - 1), (0, 0))
     for write in ((2**64, 0), (-1, 0), (0, 2**32), (0, -1)):
         with pytest.raises(
-            ValueError, match=r"allowed are 0 to 0xffffffff at offsets of 64 bits|\(block A\)"
+            ValueError,
+            match=r"allowed are values of 0 to 0xffffffff at offsets of at most 64 bits|\(block A\)",
         ):
             Job.from_writes("A", [write], A)
     for job, wide in (
