@@ -165,8 +165,8 @@ class ControlledSource:
         now = Fingerprint(said_by(self._fingerprint, "fingerprint"))
         if self._known is not None and now != self._known:
             raise Unusable(
-                f"the source changed: {self._known.changes(now)}; answers after the "
-                f"{self.answers}th do not count"
+                f"the source changed: {self._known.changes(now)}; answers after "
+                f"answer {self.answers} do not count"
             )
         self._known = now
 
