@@ -54,7 +54,7 @@ def _of_words(options: argparse.Namespace) -> bool:
 
 
 def _words_into_sweep(options: argparse.Namespace) -> int:
-    """Write words that no target describes as one sweep."""
+    """Write one sweep of words that no target describes."""
     for name in ("name", *CHOICES):
         if getattr(options, name) is not None:
             raise ValueError(f"--{name}: got words, allowed is a dump of captures")

@@ -175,7 +175,9 @@ def _whole(given: Given) -> Found:
         try:
             table = _table(pairs, places)
         except ValueError as error:
-            raise _refused(f"{error}; nor planes of bits: {split or LATE}", given) from None
+            raise _refused(
+                f"{error}; no planes of bits were found: {split or LATE}", given
+            ) from None
         best = _tried(table, pairs)
     if best.pairs is not pairs:
         signature = _in_step(best.pairs)

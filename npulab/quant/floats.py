@@ -95,7 +95,9 @@ class Near(NamedTuple):
     error: Array | float = 0.0
 
     def __mul__(self, by: Any) -> Near:
-        """Return the product with ``by``, numbers of the same type as ``values``."""
+        """Return the product with ``by``. The numbers in ``by`` are taken as numbers of the type of
+        ``values``.
+        """
         a, b = self.values, np.asarray(by, self.values.dtype)
         product = a * b
         if product.dtype != np.float64:

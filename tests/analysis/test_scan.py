@@ -310,7 +310,7 @@ def test_a_device_that_does_not_repeat_itself_is_noticed_and_outvoted() -> None:
             out[rng.integers(out.shape[0])] += 1
         return out
 
-    with pytest.raises(ValueError, match="allowed is a device that repeats itself"):
+    with pytest.raises(ValueError, match="allowed is a device that gives the same output again"):
         for _ in range(9):
             scan(one.data, run, inputs_of(one), one.layer)
     found = scan(one.data, run, inputs_of(one), one.layer, votes=5)

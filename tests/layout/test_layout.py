@@ -864,7 +864,7 @@ def test_places_without_a_rule() -> None:
         (
             np.arange(100, dtype=np.uint8),
             bytes(100),
-            r"^buffers: got no nest of loops, and a place for [01] of 100 elements in 100 bytes, allowed are more elements than chance places, about 0; nor planes of bits: got 1 buffers",
+            r"^buffers: got no nest of loops, and a place for [01] of 100 elements in 100 bytes, allowed are more elements than chance places, about 0; no planes of bits were found: got 1 buffers",
         ),
     ],
 )
@@ -878,7 +878,7 @@ def test_unrelated_buffers_are_refused() -> None:
     tensors = markers((9, 10, 20))
     with pytest.raises(
         ValueError,
-        match=r"^buffers: got no nest of loops, and a place for \d+ of 1800 elements in 1800 bytes, allowed are more elements than chance places, about 49; nor planes of bits: got 2 buffers besides those held back, allowed are 14 or more",
+        match=r"^buffers: got no nest of loops, and a place for \d+ of 1800 elements in 1800 bytes, allowed are more elements than chance places, about 49; no planes of bits were found: got 2 buffers besides those held back, allowed are 14 or more",
     ):
         find_layout(tensors, [rng.integers(0, 256, 1800, np.uint8) for _ in tensors])
 

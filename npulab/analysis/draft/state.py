@@ -287,8 +287,8 @@ class Draft:
         self._make([self._step(self._table, {"do": do, **arguments})])
 
     def replay(self, edits: Iterable[Mapping[str, Any]]) -> None:
-        """Make a list of edits, each a dict as in the property ``edits``; if one is refused, none
-        is made.
+        """Apply a list of edits, each a dict as in the property ``edits``. If one edit is refused,
+        none is applied.
 
         Raises the error of ``edit``, with the number of the edit in front.
         """

@@ -48,7 +48,9 @@ class JobsOf(NamedTuple):
 
     @classmethod
     def of(cls, capture: Capture) -> JobsOf | None:
-        """The main job of a capture; None for a capture of one job."""
+        """The entry of a capture with several jobs: how many jobs it has, the block of its main
+        job, and how many jobs are of that block. None for a capture of one job.
+        """
         if len(capture.jobs) < 2:
             return None
         blocks = [job.block for job in capture.jobs]

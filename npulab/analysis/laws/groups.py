@@ -95,11 +95,13 @@ def groups_of(parameters: Mapping[str, Array]) -> tuple[Group, ...]:
 
 
 def group_of(name: str, values: Array) -> Group | None:
-    """The group to which the numbers ``(N,)`` of layers keep; None if they keep to none.
+    """The group of the numbers ``(N,)`` of layers: a step, and the remainders that the numbers
+    leave. None if no group describes them.
 
-    The step is the greatest that divides all differences of the numbers. A larger step is taken if
-    two conditions hold. The numbers, without a few single exceptions, leave at most half of the
-    remainders that the step has. Naming the exceptions takes fewer bits than the group saves.
+    The step is the greatest that divides all differences of the numbers. A multiple of it is taken
+    if both conditions hold: the numbers, apart from a few single exceptions, leave at most half of
+    the remainders that are possible with the multiple; and naming the exceptions takes fewer bits
+    than the smaller group saves.
     """
     numbers = np.unique(values)
     if len(numbers) == 1:

@@ -273,8 +273,8 @@ def open_doubts(findings: Findings, asked: Columns) -> Iterator[Doubt]:
 
 
 def best_rows(findings: Findings, asked: Columns, shown: Array, seen: Array, n: int) -> list[int]:
-    """The best ``n`` rows of layers, chosen one by one. A doubt counts less after a row was chosen
-    that settles it.
+    """The best ``n`` rows of layers to capture, chosen one after the other. What is open about the
+    laws has a weight; once a chosen row settles it, the weight is less.
 
     ``shown`` are the features of each row, ``seen`` says how many captures have each feature.
     """

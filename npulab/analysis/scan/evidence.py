@@ -294,8 +294,9 @@ class Evidence:
                 return
             how = f"{changed} of {view.output.size} outputs changed"
         raise ValueError(
-            f"run: got {how} where the same buffer ran again with input {view.index}, allowed is a "
-            "device that repeats itself (votes=3 or more takes the middle of several runs)"
+            f"run: got {how} when the same buffer ran again with input {view.index}, allowed is a "
+            "device that gives the same output again (votes=3 or more takes the middle of several "
+            "runs)"
         )
 
     @property

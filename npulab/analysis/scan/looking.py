@@ -145,8 +145,8 @@ class Looks:
                     break
 
     def _recentred(self, number: int) -> int:
-        """The number of a view with the same input, in which known bits of biases are flipped so
-        that fewer outputs are at the end of their type. It is ``number`` itself if no flip helps.
+        """The number of a view with the same input whose outputs saturate less: known bits of
+        biases are flipped to get it. ``number`` itself if no flip helps.
         """
         view = self.known.views[number]
         full = np.unique(view.channel[~view.free & (view.reads != SEVERAL)])

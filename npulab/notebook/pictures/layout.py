@@ -30,10 +30,10 @@ def layout_map(layout: Found | Layout | Planes | Table, width: int = 0) -> Pictu
 
     The tensor has its last axis across and all other axes down, with the byte offset of each
     element. The buffer has ``width`` bytes a row, with the number of the element (last axis
-    fastest) that each byte belongs to. Bytes of fill are white, bytes of sums and constants grey,
-    elements that are not in the buffer red. Of a large tensor or buffer the first rows and columns
-    are drawn; numbers are written if there is room. Of a layout ``Planes``, which splits each
-    element into units of a few bits, each unit is drawn, as one more axis of the tensor. Raises
+    fastest) that each byte belongs to. Bytes of fill are white, bytes of constants and checksums
+    grey, elements that are not in the buffer red. Of a large tensor or buffer the first rows and
+    columns are drawn; numbers are written if there is room. A layout ``Planes`` splits each element
+    into units of a few bits; then each unit is drawn, as one more axis of the tensor. Raises
     ValueError for a width below 0; 0 leaves the width to the picture.
     """
     if isinstance(layout, Found):

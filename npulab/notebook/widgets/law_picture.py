@@ -179,8 +179,8 @@ def _pieces(
 
 
 def usual_parameter(own: list[str], laws: Any, values: ndarray) -> str:
-    """Return the parameter to draw a field against: the one most related to the values, of the
-    law's own parameters, or of all if the law has none.
+    """Return the parameter against which a field is drawn: of the law's own parameters (of all
+    parameters, if the law has none) the one whose values say most about the field's values.
     """
     # a parameter of two values mostly decides the step, so that a curve over it is flat
     counts = laws.parameters[own].nunique(dropna=False)

@@ -91,10 +91,11 @@ def activation(
 
 
 def name_of(table: entries.Table) -> str:
-    """Return the name of the function in ``functions.FITS`` whose table is nearest to ``table``.
+    """Return the name of the function in ``functions.FITS`` whose table is nearest to ``table``. If
+    no function's table is near, the name is "table" and the kind.
 
-    The two tables have the same kind, symmetry and step, and knots that differ by less than 2**-6;
-    without knots they are equal. If no function has such a table, the name is "table" and the kind.
+    A table is near if it has the same kind, symmetry and step, and if its knots differ by less than
+    2**-6; a table without knots has to be equal.
     """
     near, best = 2.0**-6, f"table {table.kind_name}"
     for name, known in _fits().items():

@@ -229,7 +229,8 @@ def _run(
 
 
 def _work(units: set[str], v: Fields, tables: Tables, memory: Memory) -> None:
-    # CSC alone counts batches, and a half of the multipliers that is off decides nothing.
+    # Of the numbers of batches only CSC's matters, so the others are set to 0. If the second half
+    # of the multipliers (CMAC_B) is off, its fields do not matter: they get the values of CSC.
     values = dict(v.values)
     values["CDMA.D_BATCH_NUMBER.BATCHES"] = values["CACC.D_BATCH_NUMBER.BATCHES"] = 0
     if "CMAC_B" not in units:

@@ -198,11 +198,12 @@ def read_log(text: str) -> Log:
 
 
 def readings(log: Log) -> pd.DataFrame:
-    """Return the replay of a log by each reading, a row each.
+    """Return a table with a row for each way to read a log (``READINGS``): the log is replayed in
+    that way.
 
     Columns: reading; policy; ends (how the replay ends); faults (how many); agrees (true if it ends
-    at the same run as the log, or if neither ends); why. A reading that agrees is possible; the
-    log does not prove it.
+    at the same run as the log, or if neither ends); why. A reading that agrees is possible; the log
+    does not prove it.
     """
     runs = sum(entry.what == "multiplies" for entry in log.lines)
     rows = []

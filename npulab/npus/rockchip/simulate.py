@@ -1,7 +1,7 @@
 """The simulated device: from register words and bytes to memory, task by task.
 
 It shares only the tables, the reading of fields and the memory with the modules for ``lift`` and
-emulation. It does not use these, so its agreement with them is evidence.
+emulation. It uses no other part of these modules, so its agreement with them is evidence.
 """
 
 from __future__ import annotations
@@ -61,13 +61,14 @@ def simulate(capture: Capture) -> bytes:
 
 
 def ran(jobs: Sequence[Raw]) -> list[Raw]:
-    """Return the tasks that ran, by the task records; all tasks if no record states an end.
+    """Return the tasks that ran, as the task records state it; all tasks if no record states that
+    its task ended.
 
-    A program is a chain of tasks, each of which has the address of the next. Its first task states
-    the number of cores that share it. If a record states that a task ended, two kinds of programs
-    ran: programs with an ended task, and programs with the same number of cores as one of these,
-    which ran beside it. A program ran up to its last task that ended or states cores. Tasks of
-    programs that ran side by side alternate in the result.
+    A program is a chain of tasks, each of which has the address of the next. The record of a
+    program's first task states the number of cores that share the program. A program ran if a
+    record states that one of its tasks ended, or if its number of cores is that of such a program:
+    then it ran beside that program. A program ran up to its last task whose record states an end or
+    a number of cores. Tasks of programs that ran side by side alternate in the result.
     """
     if not _any_ended(jobs):
         return list(jobs)

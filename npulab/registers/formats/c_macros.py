@@ -316,7 +316,7 @@ def _made_bits(roles: Roles, name: str) -> Bits | None:
     return bits
 
 
-# fields whose names do not begin with the name of their register
+# From here on: fields whose names do not begin with the name of their register.
 
 
 @dataclass(frozen=True)

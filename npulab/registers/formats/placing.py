@@ -316,7 +316,9 @@ class FileEnums:
     ours: set[str] = field(default_factory=set)
 
     def own(self, name: str) -> NewCodes:
-        """Return the names of an enum that npulab wrote, to be filled in."""
+        """Return the dictionary of an enum's names for an enum that npulab itself wrote into the
+        file; the caller adds the names.
+        """
         self.ours.add(name)
         return self.by_name.setdefault(name, {})
 

@@ -61,8 +61,10 @@ def ways(tokens: Array) -> Array:
 
 
 def tokens_of(values: Array, written: Array, entries: tuple[int, ...], core: int) -> Array:
-    """Return the tokens of a core's values, whose bytes are written in the ways ``written``. Raises
-    ValueError for ways that do not fit the values."""
+    """Return the tokens of a core's values. ``written`` states for each byte of the stream how it
+    is written: as a value, or as a run by the number of its entry. Raises ValueError if this does
+    not fit the values.
+    """
     written = written.astype(np.uint16)
     tokens, runs = RAW * written, written >= BY_ENTRY
     tokens[runs] = ENTRY + written[runs] - BY_ENTRY

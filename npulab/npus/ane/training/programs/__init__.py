@@ -396,8 +396,8 @@ class Body:
         if self.file:
             file = self.file
             offset = self.end
-        # A weight takes a record of one alignment and its fp16 elements, filled up to the
-        # alignment.
+        # A weight takes ALIGN bytes for its record, then its fp16 elements, filled up to a multiple
+        # of ALIGN bytes.
         size = 2 * math.prod(shape)
         self.end += weight_files.ALIGN + up(size, weight_files.ALIGN)
         path = FOLDER + file
