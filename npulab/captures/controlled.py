@@ -49,7 +49,8 @@ MORE_RUNS = 8  # most runs of one trial beyond twice the lead that it needs
 UNLIKE = 3  # runs beyond the lead after which an output that is never the same is given up
 FILLS = (0xA5, 0x5A)  # bytes with which the output is filled before a run, in turns
 WAKE = 120.0  # seconds within which a device that reboots has to answer
-OTHERS, OWN = "another job's", "its own"  # whose output a run found and left in memory
+# the job whose output a run found in memory before it began, and left there
+OTHERS, OWN = "another job's", "its own"
 PAUSE = 1.0  # seconds between two questions to a device that reboots
 Z = 1.645  # standard deviations of a one-sided bound that holds in 95 of 100 cases
 
@@ -655,7 +656,7 @@ class Controlled(Around):
 
 
 def _innermost(device: Any) -> Any:
-    """The device that runs captures, inside of those that are made around it."""
+    """The device that runs captures; devices that are wrapped around it are taken off."""
     while isinstance(device, Around) and getattr(device, "device", None) is not None:
         device = device.device
     return device

@@ -214,8 +214,8 @@ def _best_trial(pairs: Pairs, places: Seen, best: _Trial | None, most: int) -> _
 
 
 def _proved(found: Found, given: Given) -> Found:
-    """Return ``found`` with the counts ``held`` and ``proved``: the buffers that were held back,
-    and how many of them the layout packs byte for byte.
+    """Return ``found`` with two counts: ``held`` is the number of buffers that the search did not
+    see, ``proved`` the number of these buffers that the layout packs byte for byte.
 
     Missing elements and unexplained bytes are not compared.
     """

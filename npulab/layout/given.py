@@ -55,7 +55,7 @@ class Given:
         result.
         """
         bits = BITS[self.dtype]
-        # So many buffers are needed that their values identify each element.
+        # The number of buffers must be large enough that their values identify each element.
         places = 8 * len(self.buffers[0])
         needed = -(-(places.bit_length() + SPARE_BITS) // bits)
         seen = max(len(self.raw) - held_back(len(self.raw)), min(needed, len(self.raw)))

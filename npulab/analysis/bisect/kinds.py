@@ -57,11 +57,11 @@ class Cells(NamedTuple):
     An explanation expects a failure if f is true: if all items of ``needs`` are changed, or any
     item of ``ones`` is. One marked ``dual`` expects a failure if f of the unchanged items is false.
     One marked ``never`` expects no failure from its ``needs``. Rows with fewer items are filled
-    with -1.
+    with -1: A and B are the most items of a row.
     """
 
-    needs: Array  # (H, A) int
-    ones: Array  # (H, B) int
+    needs: Array  # (H, A) int, numbers of items
+    ones: Array  # (H, B) int, numbers of items
     dual: Array  # (H,) bool
     never: Array  # (H,) bool
     weights: Array  # (H,) float

@@ -311,8 +311,9 @@ def _lies_below(first: Sequence[BitRun], second: Sequence[BitRun]) -> bool:
 
 
 def _common_cells(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
-    """Return the cells value, address and align of a joined field: each is the cell of both rows,
-    or of one row if the other's is blank; blank if the rows contradict each other.
+    """Return the columns ``value``, ``address`` and ``align`` of a field that is joined from two
+    rows. A cell is the common cell of both rows, or that of one row if the other row's is blank; it
+    is blank if the rows contradict each other.
     """
     kept = {}
     for column in ("value", "address", "align"):
@@ -425,7 +426,9 @@ def _laid_anew(table: MapTable, key: int, width: int, label: str) -> MapTable:
     rows = {near: row for near, row in table.rows.items() if row.get("block", "") == block}
     if rows.keys() != set(keys) or shaped(rows.values()):
         got = "a block with arrays or rows of other features"
-        raise ValueError(f"resize {label}: got {got}, allowed with shift is a block without them")
+        raise ValueError(
+            f"resize {label}: got {got}, allowed with shift is a block that has neither"
+        )
     start = keys.index(key)
     old = 0
     if start:

@@ -358,10 +358,11 @@ class Findings:
         return out
 
     def unseen_rows(self, asked: Columns) -> list[Array]:
-        """Three arrays ``(N,) bool`` of rows with a combination of modes that no capture has: of
-        modes that depend on each other, of any two modes, and of all modes.
+        """Three arrays ``(N,) bool``, each true for rows that have a combination of modes that no
+        capture has. The first looks at modes that depend on each other, the second at any two
+        modes, the third at all modes together.
 
-        On such a row the field may depend on a mode, although no capture shows it.
+        In such a row the field may depend on a mode, although no capture shows it.
         """
         kept = [names for names, few in self.together.items() if few]
         pairs = itertools.combinations(self.modes, min(2, len(self.modes)))

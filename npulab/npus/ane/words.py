@@ -198,7 +198,7 @@ def fewest_units(result: Surface) -> int:
     ranks = []
     for code, (high, wide) in enumerate(SHAPES[:SMALL]):
         units = ceil_div(result.height, high) * ceil_div(result.width, wide)
-        # A larger code means a narrower shape.
+        # Of shapes with equal units and width, that with the larger code is narrower.
         ranks.append((-units, wide >= result.width, code))
     return max(ranks)[-1]
 

@@ -1,5 +1,5 @@
-"""Constants of channels in one line of text: one formula with the number of the channel, at places
-that are equally far apart.
+"""Constants of several channels in one line of text: a formula with the number of the channel, for
+words or bits that lie equally far apart.
 """
 
 from __future__ import annotations

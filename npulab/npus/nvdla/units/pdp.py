@@ -215,7 +215,9 @@ def pooled(fields: Fields, x: Array, rows: Axis, columns: Axis, rules: Rules = R
 
 
 def averaged(fields: Fields, sums: Array, itemsize: int, rounding: str) -> Array:
-    """Return sums of windows times the reciprocals of width and height, rounded after each."""
+    """Return sums of windows times the reciprocal of the width, rounded, and then times that of the
+    height, rounded again.
+    """
     for name, bits in zip(("WIDTH", "HEIGHT"), KEPT_BITS, strict=True):
         product = sums * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"]
         if itemsize == 1:
