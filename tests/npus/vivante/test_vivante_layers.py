@@ -22,6 +22,7 @@ import npulab.layout
 from npulab.captures.target import GUESS, Hang, Target, Unsupported
 from npulab.npus.kit import wrapped
 from npulab.npus.vivante import coefficients, lifting
+from npulab.npus.vivante.dialects import dialects_of
 from npulab.npus.vivante.lowering import coded_chip
 from npulab.npus.vivante.simulate import requantized
 
@@ -634,12 +635,23 @@ def recoded(capture: npulab.Capture, target: Target) -> tuple[bytes, str]:
 
 
 def content(capture: npulab.Capture) -> list[Any]:
-    """The weights, bias and offsets that the coefficients hold, as lists."""
+    """The weights, bias and offsets that the coefficients hold, as lists.
+
+    A flipped bit may be a mark of the other dialect: the first dialect that fits the words and in
+    which the coefficients read is the one.
+    """
     (words, *_) = [job.words for job in capture.jobs if job.block == "NN"]
     values = capture.maps["NN"].decode(words)
-    geometry = lifting.geometry_of(values, coded_chip(capture.chip))
-    held = coefficients.decode(capture.buffers["coefficients"], geometry)
-    return [held.weights.tolist(), held.bias.tolist(), held.offsets.tolist()]
+    refused = []
+    for dialect in dialects_of(values):
+        geometry = lifting.geometry_of(values, coded_chip(capture.chip, dialect), dialect)
+        try:
+            held = coefficients.decode(capture.buffers["coefficients"], geometry)
+        except ValueError as error:
+            refused.append(error)
+            continue
+        return [held.weights.tolist(), held.bias.tolist(), held.offsets.tolist()]
+    raise refused[0]
 
 
 def says_where_or_is_right(seeds: range, chip: str, target: Target) -> tuple[int, int]:
@@ -673,6 +685,18 @@ def says_where_or_is_right(seeds: range, chip: str, target: Target) -> tuple[int
         assert tracemalloc.get_traced_memory()[1] < 64 * 2**20, seed
         tracemalloc.stop()
     return counts[0], counts[1]
+
+
+def test_a_flipped_mark_leaves_the_dialect_that_reads(vivante: Target) -> None:
+    """Word 31 with one bit set is neither writer's: both dialects fit the words, one the stream."""
+    whole = wholes(A311D, vivante)[1]
+    (job, *rest) = whole.jobs
+    values = {**whole.maps["NN"].decode(job.words), "w31_0_32": 1}
+    words = whole.maps["NN"].encode(values)
+    marked = replace(whole, jobs=(replace(job, words=words), *rest))
+    assert dialects_of(values) == ("vendor", "mesa")
+    assert vivante.recode(marked) == whole.buffers["coefficients"]
+    assert content(marked) == content(whole)
 
 
 @pytest.mark.sample(1)
