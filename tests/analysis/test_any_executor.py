@@ -50,11 +50,11 @@ def pool() -> Iterator[Executor]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A Dask cluster of one process with two threads and a board."""
+    """A Dask cluster of two processes with a board each."""
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
-        n_workers=1,
-        threads_per_worker=2,
+        n_workers=2,
+        threads_per_worker=1,
         processes=True,
         protocol="tcp://",
         dashboard_address=None,
@@ -255,7 +255,7 @@ def test_boards_of_a_cluster_are_workers_with_a_resource(address: str) -> None:
         assert dict(ordered(work_items.square, range(4), executor)) == {0: 0, 1: 1, 2: 4, 3: 9}
     with (
         pytest.raises(
-            ValueError, match="got 1 worker, none with npu=2; start one with dask worker"
+            ValueError, match="got 2 workers, none with npu=2; start one with dask worker"
         ),
         cluster(address, {"npu": 2}),
     ):

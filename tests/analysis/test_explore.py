@@ -173,6 +173,17 @@ def test_a_rule_may_hold_for_one_mode() -> None:
 # On disk
 
 
+def test_a_store_with_laws_goes_on_where_it_ended(tmp_path: Path) -> None:
+    first = Toy()
+    explore(first, RANGES, budget=28, store=tmp_path)
+    again = Toy()
+    found = explore(again, RANGES, budget=30, store=tmp_path)
+    assert found.laws is not None
+    assert len(first.asked) + len(again.asked) <= 30
+    assert found.sweep is not None
+    assert len([*(tmp_path / "captures").iterdir()]) == len(found.sweep.words)
+
+
 def test_a_store_goes_on_where_it_ended_and_drops_a_line_that_a_crash_cut_off(
     tmp_path: Path,
 ) -> None:

@@ -75,6 +75,11 @@ def test_a_cyclic_code_is_that_of_its_definition(kind: Kind) -> None:
         assert found.tolist() == [bitwise(line.astype(order).tobytes(), kind) for line in words]
 
 
+def test_crc32_is_that_of_zlib() -> None:
+    words = np.array([[0x12345678, 0x9ABCDEF0]])
+    assert KINDS["crc32"].value(words.T, 1)[0] == zlib.crc32(words.astype("<u4").tobytes())
+
+
 def test_a_checksum_is_claimed_only_where_all_its_words_are() -> None:
     seen, unseen = layers(30, 1), layers(100, 2)
     laws = find_laws(checked(seen, KINDS["crc32"]), seen)

@@ -306,6 +306,15 @@ def test_a_rival_is_what_a_capture_could_tell_apart(plain: Laws) -> None:
     assert (plain.status[bits] == "law").all()
 
 
+def test_fields_give_their_values(plain: Laws) -> None:
+    fresh = layers(50, 4)
+    words, _ = plain.predict(fresh)
+    for one in plain.fields:
+        assert one.text
+        value = words[:, one.word].astype(np.int64) // 2**one.lsb % 2**one.width
+        assert np.array_equal(one.values(fresh), value)
+
+
 def test_laws_become_rows_of_a_map(plain: Laws) -> None:
     rows = plain.register_rows()
     table = RegisterMap(rows)
@@ -392,6 +401,17 @@ def test_two_parameters_that_always_agree_are_rivals() -> None:
     assert (frame["width"] != frame["height"]).all()
     settled = laws.update(words_of(*rows, of=frame), frame)
     assert np.array_equal(settled.predict(fresh)[0] & 0x1FFFF, words_of(*rows, of=fresh) & 0x1FFFF)
+    assert (settled.status[0, :9] == "law").all()
+
+
+def test_two_planned_captures_settle_two_rivals() -> None:
+    known, fresh = layers(40), layers(300, 8)
+    known["height"] = known["width"]
+    rows = (((lambda p: p["height"], 12), (lambda p: p["channels"], 12)),)
+    frame = laws_of(rows, known).next_captures(2, ranges=OF_LAYERS)
+    settled = laws_of(rows, pd.concat([known, frame], ignore_index=True))
+    truth = words_of(*rows, of=fresh)
+    assert np.array_equal(settled.predict(fresh)[0] & 0x1FFFFF, truth & 0x1FFFFF)
     assert (settled.status[0, :9] == "law").all()
 
 
