@@ -604,8 +604,11 @@ def _outputs(
 
 
 def _combined(x: Array, windows: list[Window], method: int) -> Array:
-    """Return the maxima, minima or sums of the elements ``x[begin:stop]`` of each window, 0 if it
-    has none; sums wrap to the bits of a sum over rows."""
+    """Return the maxima, minima or sums of ``x[begin:stop]`` of each window, 0 for an empty window.
+
+    The horizontal stage combines elements of a row, the vertical stage combines lines. Sums wrap to
+    the ``SUM_BITS`` bits of a sum of lines, which int8 elements along one row do not reach.
+    """
     begins = np.array([window.begin for window in windows])
     stops = np.array([window.stop for window in windows])
     combine = COMBINED[method]
