@@ -98,6 +98,14 @@ def test_model_undo_goes_back_step_by_step() -> None:
     assert seen == [0xD0, 0x50, 0x51, 0x51, 0x51]
 
 
+def test_model_flip_of_bit_31_both_ways() -> None:
+    model = RegisterModel(small())
+    model.flip(2, 31)
+    assert model.fields["bias"] == 0x7FFFFFFF
+    model.flip(2, 31)
+    assert model.fields["bias"] == -1
+
+
 def test_model_flip_back_counts_as_undo() -> None:
     model = RegisterModel(small())
     model.flip(0, 0)
