@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LARGER = "#d9480f"  # the captured value is larger than the predicted one
+LARGER = "#d9480f"  # if the captured value is larger than the predicted value
 SMALLER = "#1d70b8"
-# the same colours as CSS variables, for style sheets
+# both colours as CSS variables, for style sheets
 VARIABLES = f":root {{ --npulab-larger: {LARGER}; --npulab-smaller: {SMALLER}; }}\n"

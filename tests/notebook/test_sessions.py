@@ -471,7 +471,7 @@ def test_the_view_that_was_open_is_there_again(folder: Path) -> None:
     assert again.show().cursor == (3, 1)
     with pytest.raises(LookupError, match="view: got 'nothing'"):
         again.show("nothing")
-    with pytest.raises(LookupError, match="attach adds one"):
+    with pytest.raises(LookupError, match="attach adds a capture"):
         again.open_view(npulab.RegisterView(npulab.load(CAPTURES / "vivante/sim-5x5-same")))
     for state in (
         {"kind": "Popen"},
@@ -577,7 +577,7 @@ def test_steps_that_are_in_the_file_now(folder: Path) -> None:
         other = npulab.session(folder / "x.json")
     with pytest.raises(
         LookupError,
-        match=r"^map.csv: the session's unsaved steps do not fit the file as it is now \(edit 1: got "
+        match=r"^map.csv: the session's unsaved edits do not fit the file as it is now \(edit 1: got "
         r"field 'a'.*; use_map takes the file, or a draft of it, without these steps$",
     ):
         _ = other.draft

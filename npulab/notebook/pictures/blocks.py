@@ -13,9 +13,9 @@ from npulab.notebook.pictures.picture import Picture, canvas, legend
 from npulab.registers.fields import WORD_BITS
 from npulab.registers.map import GUESSES, UNKNOWN, RegisterMap
 
-# what ``RegisterMap.status`` counts, and its colour; letters on it are black
+# a colour, light enough for black letters, for each kind of bits in ``RegisterMap.status``
 COLOURS = {"explained": "#8fbfe3", "guessed": "#f6c667", "open": "#ffffff"}
-LETTERS = 3.3  # how many letters of a name have room in the width of a bit
+LETTERS = 3.3  # this many letters of a name fit into the width of a bit
 
 
 def block_map(registers: RegisterMap) -> Picture:
@@ -42,7 +42,7 @@ def block_map(registers: RegisterMap) -> Picture:
                 if len(registers) <= LABELLED and len(item.name) <= LETTERS * piece.width:
                     middle = (begin + end - 1) / 2
                     name = ax.text(middle, piece.word, item.name, ha="center", va="center_baseline")
-                    name.set_in_layout(False)  # it lies in its bits
+                    name.set_in_layout(False)  # the name lies inside its box
         ax.imshow(colours, aspect="auto")
         ax.add_collection(LineCollection(bit_edges(pieces), colors="black", linewidths=1))
         bit_grid(ax, Naming.of(len(registers), registers).words)

@@ -1,5 +1,7 @@
-"""A figure for a dark page, where paper, ink and greys change places, or for a page that may be
-light or dark, where paper is clear and ink is grey; colours with a meaning stay.
+"""The colours of a figure for pages that are not white; colours with a meaning stay.
+
+On a dark page, light greys become dark and dark greys light. On a page that may be light or dark,
+white becomes transparent and black grey.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-PAPER, INK = 0.067, 0.93  # on a dark page, greys that replace white and black
-MIDDLE = 0.475  # the grey whose contrast with white is that with PAPER, 4.35
+PAPER, INK = 0.067, 0.93  # the greys that replace white and black on a dark page
+MIDDLE = 0.475  # this grey has the contrast 4.35 with white and with PAPER
 NEUTRAL = 0.06  # a colour is a grey if its channels differ by at most this
-LIGHT = 0.85  # a colour of a colour map is paper if all its channels are above this
+LIGHT = 0.85  # a colour map's colour is paper if each channel is above this
 # the weights of red, green and blue in the luminance of a colour
 LUMINANCE = np.array([0.299, 0.587, 0.114])
-BRIGHT = 0.55  # letters are black on a colour of more luminance than this, else white
+BRIGHT = 0.55  # letters on a colour of more luminance than this are black
 BOTH = np.linspace(0, 1, 17)
 
 
@@ -43,8 +45,9 @@ def swapped(colour: Any) -> tuple[float, float, float, float]:
 
 
 def cleared(colour: Any) -> tuple[float, float, float, float]:
-    """Return the colour to use on a page that may be light or dark: black becomes a grey between
-    them, a lighter grey lets the page through, white is clear, any other colour stays.
+    """Return the colour to use on a page that may be light or dark: black becomes the grey
+    ``MIDDLE``, lighter greys become transparent in part and white as a whole, any other colour
+    stays.
 
     >>> cleared("white")[3], cleared("black") == (MIDDLE, MIDDLE, MIDDLE, 1.0)
     (0.0, True)
@@ -69,9 +72,9 @@ def ink_on(colour: Any) -> str:
 
 @dataclass(frozen=True)
 class Page:
-    """The functions that change a figure's colours for a page: ``grey`` a single colour, ``map`` a
-    colour map, ``lettered_map`` a colour map whose cells have letters on them, ``colours`` an array
-    of colours ``(..., 3 or 4)``.
+    """The functions that change a figure's colours for a page: ``grey`` changes a single colour,
+    ``map`` a colour map, ``lettered_map`` the colour map of an image with letters in its cells,
+    ``colours`` an array of colours ``(..., 3 or 4)``.
     """
 
     grey: Callable[[Any], Any]
@@ -151,7 +154,7 @@ def _drawn(artist: Any, put: Callable[..., None], grey: Callable[[Any], Any]) ->
     """Change the colours of a line, a bar or marks that are drawn on paper; marks that are drawn on
     a coloured cell keep their colours.
     """
-    # an artist that shows values has no colour of its own: its colour map changes
+    # an artist that shows values has its colours from a colour map
     scaled = getattr(artist, "get_array", lambda: None)() is not None
     if artist.get_gid() == "on colour" or scaled:
         return
@@ -176,7 +179,7 @@ def _change_text(ax: Any, text: Text, put: Callable[..., None]) -> None:
         if min(box.get_facecolor()[:3]) <= LIGHT + NEUTRAL:
             return
         put(box, "facecolor")
-        put(box, "alpha", lambda _: None)  # the changed face colour has its own alpha
+        put(box, "alpha", lambda _: None)  # the new face colour has an alpha of its own
     if not ax.images:
         put(text, "color")
         return
@@ -203,17 +206,17 @@ def _is_light(cmap: Any) -> bool:
 
 
 def _on_dark(cmap: Any) -> Any:
-    """Return the colour map with dark paper at its low end or in its middle, where it had white."""
+    """Return the colour map with dark paper in place of white at its low end or in its middle."""
     bad = cmap.get_bad()
     if bad[3]:
         bad = swapped(bad)
     if not _is_light(cmap):
         return cmap.with_extremes(bad=bad)
     colours = cmap(BOTH)
-    # the fourth of the 17 colours from an end: the end itself is too dark for a dark page
+    # the fourth colour from an end, as the end itself is too dark for a dark page
     ink = colours[-4] * 1.15
     shares = BOTH[:, None]
-    if min(colours[0, :3]) <= LIGHT:  # paper is in the middle
+    if min(colours[0, :3]) <= LIGHT:  # the map has white in its middle
         ink = np.where(shares > 0.5, colours[-4], colours[3]) * 1.1
         shares = np.abs(2 * shares - 1)
     paper = np.array(swapped("white"))
@@ -234,8 +237,8 @@ def _paper_swapped(colours: Any) -> Any:
 
 
 def _cleared_map(cmap: Any) -> Any:
-    """Return a colour map that looks the same on white; the light colours of a light map become
-    transparent, the lighter the more, so that another page shows through.
+    """Return a colour map that looks the same on a white page; if it has white in it, its light
+    colours become transparent, so that a page of another colour shows through.
     """
     chosen = cmap(np.arange(cmap.N))
     if _is_light(cmap):
@@ -252,7 +255,7 @@ def _map_of(cmap: Any, colours: Any) -> Any:
 
 
 def _paper_cleared(colours: Any) -> Any:
-    """Return an array of colours ``(..., 4)`` in which white and nearly white is clear."""
+    """Return an array of colours ``(..., 4)`` in which white and nearly white are transparent."""
     given = np.asarray(colours, float)
     out = np.ones((*given.shape[:-1], 4))
     out[..., : given.shape[-1]] = given
@@ -262,8 +265,8 @@ def _paper_cleared(colours: Any) -> Any:
 
 
 def _without_white(colours: Any) -> Any:
-    """Return colours ``(..., 4)`` that are as transparent as possible, and that look on white as
-    the given colours do.
+    """Return colours ``(..., 4)`` that are as transparent as possible, and that look like the given
+    colours on a white page.
     """
     given = np.asarray(colours, float)[..., :3]
     alpha = 1 - given.min(-1, keepdims=True)

@@ -11,8 +11,8 @@ from numpy import ndarray
 
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas, open_frame
 
-DOTTED = 64  # points are drawn with dots if there are at most this many
-LINE = 110  # characters of a line of the title
+DOTTED = 64  # at most this many points are drawn with dots
+LINE = 110  # the most characters in a line of the title
 
 
 def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
@@ -49,7 +49,7 @@ def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
         below.plot(x, error, **thin)
         below.plot(at, most, "o", color="black", markersize=5, fillstyle="none")
         below.axhline(0, color=RIGHT, linewidth=0.8)
-        # the label lies on the side with more room
+        # the label of the largest error lies on the side of its point with more room
         offset = 7
         side = "left"
         if at >= (first + last) / 2:

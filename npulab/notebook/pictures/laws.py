@@ -1,5 +1,5 @@
-"""Pictures of sweeps and their laws: the bits that flip, the bits that are explained, the
-parameters that go with a field, a law through its captures."""
+"""Pictures of sweeps and their laws: how often bits flip, which bits have a law, which parameters
+go with a field, and the captured values of a field with its law."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 from npulab.support.text import part_said, plural
 
-# by status: the colour, the mark, and the mark's colour; the mark is for readers who cannot tell
-# the colours apart
+# colour, mark and the mark's colour by a bit's status; the mark is for readers who cannot tell the
+# colours apart
 STATUSES = {
     "law": ("#2b6ca3", "", "white"),
     "constant": ("#d9d9d9", "=", "#4a4a4a"),
@@ -38,9 +38,9 @@ FIGURES = {
     "spearman": ("Spearman's rho", "RdBu"),
 }
 MOST_FIELDS = 64
-LABELLED = 72  # a map of more words has a label only at every eighth word
-TALLEST = 24.0  # height of the tallest map, in inches
-LEGEND = 56  # the legend shows this many letters of a law, at most
+LABELLED = 72  # a map of more words than this has a label at every eighth word only
+TALLEST = 24.0  # the greatest height of a map, in inches
+LEGEND = 56  # the legend shows at most this many letters of a law
 OTHER = "#4a4a4a"  # the colour of captures without a law
 SIMULATED = " (simulated)"
 
@@ -67,7 +67,7 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
     text = f"{captures} {_unit(words)}{_simulated(words)} {order}: "
     text += f"{flipped} of {shares.size} bits flip, {most}{_part(words)}"
     with canvas(map_size(len(shares))) as (figure, ax):
-        scale = PowerNorm(0.5, 0, max(shares.max(), 0.1))  # so that one flip is seen
+        scale = PowerNorm(0.5, 0, max(shares.max(), 0.1))  # a root, so that a single flip is seen
         image = ax.imshow(shares[:, ::-1], cmap="Oranges", aspect="auto", norm=scale)
         figure.colorbar(image, ax=ax, label="share of neighbours", fraction=0.04)
         naming = Naming.of(len(shares), getattr(words, "registers", None))
@@ -94,7 +94,7 @@ def law_map(laws: Any) -> Picture:
             colours[status == name] = to_rgb(colour)
             rows, bits = np.nonzero(status == name)
             x = WORD_BITS - 1 - bits
-            if mark == "·":  # drawn as a letter, the dot would stand too high
+            if mark == "·":  # a dot drawn as a letter would stand too high
                 ax.scatter(x, rows, s=5, marker=".", color=ink, linewidths=0)
             elif mark:
                 letter = f"${mark}$"
@@ -131,8 +131,9 @@ def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Pict
     column ``law`` is True.
 
     ``by`` is the column of numbers to draw: "mutual_information", "pearson" or "spearman".
-    Parameters stand in the table's order, fields by word and bit. At most ``MOST_FIELDS`` fields
-    are shown; fields whose numbers are all 0 are left out, unless this is so for every field.
+    Parameters stand in the table's order, fields by word and bit. The table's first
+    ``MOST_FIELDS`` fields are shown; fields whose numbers are all 0 are left out, unless every
+    field has only zeros.
     Raises ValueError for another column and for a table without rows.
     """
     refuse_if(by not in FIGURES, "by", repr(by), f"is one of {', '.join(FIGURES)}")
@@ -190,8 +191,8 @@ def _correlation_text(table: pd.DataFrame, by: str, shown: int, hits: int) -> st
 
 
 def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
-    """Draw the captured values of a field against a parameter, with the law through them and a mark
-    for each step.
+    """Draw the captured values of a field against a parameter, with the law's values, and a mark
+    for each step of the law (a formula and its condition).
 
     ``field`` is one of ``laws.fields``, its index or name; or any run of bits as ``(word, lsb,
     width)`` or ``"w3_6_13"``. ``parameter`` is by default the one most related to the field.
@@ -234,8 +235,8 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
 
 
 def _draw_steps(ax: Any, captured: pd.DataFrame, steps: Sequence[Any]) -> None:
-    """Draw captures without a law, then each step of the law with a line and a mark of its own,
-    then captures that contradict the law, with the value that the law predicts."""
+    """Draw captures that no step of the law decides, then each step (a formula and its condition)
+    with a line and a mark of its own, then captures that contradict the law, with its values."""
     open_ = captured[captured.step < 0]
     if len(open_):
         label = f"without a law  ({len(open_)})"
@@ -246,7 +247,7 @@ def _draw_steps(ax: Any, captured: pd.DataFrame, steps: Sequence[Any]) -> None:
             continue
         colour = f"C{number}"
         line = decided.sort_values("x", kind="stable")
-        # a line is drawn only if the law gives one value at each x: other parameters may change it
+        # without a line if other parameters change the law's value at the same x
         if line.groupby("x").predicted.nunique().max() == 1:
             ax.plot(line.x, line.predicted, "-", color=colour, linewidth=0.8, zorder=1)
         label = _step_label(str(law), str(when), len(steps))

@@ -17,11 +17,10 @@ from npulab.layout import Found, Layout, Planes, Table
 from npulab.notebook.pictures.picture import Picture, canvas, legend, write_values
 
 NUMBERED = 16  # an image of at most this many rows and columns has numbers in its cells
-SHOWN = 192  # how many rows, and how many columns, are drawn, at most
-# bytes in a row of the buffer: the first of these that gives at most as many rows as a row has
-# bytes
+SHOWN = 192  # at most this many rows and this many columns are drawn
+# a row of the buffer has the first of these numbers of bytes that gives no more rows than columns
 WIDTHS = (16, 32, 64, 128)
-LINE = 130  # characters of a line of the title
+LINE = 130  # the most characters in a line of the title
 NOTHING, PART, MISSING = "#ffffff", "#b0b0b0", "#c4501b"
 
 
@@ -95,8 +94,8 @@ def _in_rows(values: ndarray, width: int, fill: int) -> ndarray:
 
 def _owners(layout: Layout | Table, places: ndarray, most: int) -> tuple[ndarray, ndarray]:
     """Return two arrays over the first ``most`` bytes: the number of the element in a byte (the
-    last if there are several, -1 if there is none), and True where a byte lies in a sum or a
-    constant.
+    last if there are several, -1 if there is none), and True where a byte lies in a
+    checksum or a constant of the layout.
     """
     size = min(layout.size, most)
     owners = np.full(size, -1, np.int64)

@@ -1,5 +1,5 @@
 """The memory of a model as a picture: from which to which operator each tensor lives, at which
-bytes of the block, and the live bytes at each operator.
+bytes of the memory block it lies, and the live bytes at each operator.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from npulab.models import Memory
 from npulab.models.listing import memory_text
 from npulab.notebook.pictures.picture import WRONG, Picture, canvas, legend, open_frame
 
-LINE = 120  # characters of a line of the title
-NUMBERED = 40  # bars have the numbers of their tensors if at most this many are drawn
-ROOM = (0.03, 0.035)  # a smaller bar (share of the picture, across and up) has no number
-OUTLINED = 800  # bars have full outlines if there are at most this many operators
-TICKS = 6  # about how many marks the axis of bytes has; their distance is a power of two
+LINE = 120  # the most characters in a line of the title
+NUMBERED = 40  # at most this many bars have the numbers of their tensors
+ROOM = (0.03, 0.035)  # a bar below these shares of the picture's width or height has no number
+OUTLINED = 800  # with at most this many operators, bars have full outlines
+TICKS = 6  # the axis of bytes has about this many marks, a power of two apart
 # the colour and the pattern of a bar for each kind of tensor: the colour is light enough for black
 # text, the pattern is for readers who cannot tell the colours apart
 KINDS = {
@@ -69,13 +69,13 @@ def memory_picture(memory: Memory) -> Picture:
 
 
 def _bars(ax: Any, memory: Memory, drawn: np.ndarray) -> list[Patch]:
-    """Draw a bar for each tensor, a collection for each kind; return the patches of the legend."""
+    """Draw a bar for each tensor, and return a patch of the legend for each kind of tensor."""
     low = memory.first - 0.5
     high = memory.last + 0.5
     bottom = memory.offsets
     top = memory.offsets + memory.bytes
     corners = np.array([[low, bottom], [low, top], [high, top], [high, bottom]], float)
-    corners = corners.transpose(2, 0, 1)  # axes: tensor, corner, x or y
+    corners = corners.transpose(2, 0, 1)  # the axes are now tensor, corner, x or y
     kinds = np.asarray(memory.kinds)
     outline = 0.0
     if len(memory.live) <= OUTLINED:
@@ -117,7 +117,7 @@ def _live(ax: Any, memory: Memory) -> None:
     ax.set_ylabel("live")
     ax.set_xlabel("operator")
     ax.plot([memory.at], [memory.peak], "v", color=WRONG, markersize=6)
-    # the label lies on the side with more room
+    # the label of the peak lies on the side of its mark with more room
     offset = -6
     side = "right"
     if memory.at < count / 2:

@@ -37,15 +37,15 @@ from npulab.quant.rules import Rule
 from npulab.support.text import plural
 
 NUMBERED = 12  # an image of at most this many rows and columns has numbers in its cells
-CHANNELS = 4  # how many channels are drawn, at most, if the caller names none
-DISPUTED = 8  # how many accumulators the sentence names, at most
-LABELLED = 17  # bars have their numbers if there are at most this many bars
+CHANNELS = 4  # at most this many channels are drawn if the caller names none
+DISPUTED = 8  # the sentence names at most this many accumulators with different codes
+LABELLED = 17  # at most this many bars have their numbers
 BINS = 24
-LINE = 44  # characters in a line of a row's label
-TALL = 0.3  # height of a bar in inches
-TIES = 64  # lines at ties are drawn only over fewer codes: more lines hide the bars
-# the colours of codes, light enough for black text, and distinct for people who do not see all
-# colours; the remainder of a code chooses its colour, so that neighbouring codes differ
+LINE = 44  # the most characters in a line of a row's label
+TALL = 0.3  # the height of a bar, in inches
+TIES = 64  # ties have no lines over this many codes or more: they would hide the bars
+# the colours of codes, light enough for black text, distinct for people who do not see all colours;
+# neighbouring codes differ, because a code modulo the number of colours chooses its colour
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
 SIGNED = LinearSegmentedColormap.from_list("signed", [SMALLER, "#f7f7f7", LARGER])
 OUTCOMES = {
@@ -108,7 +108,7 @@ def output_difference(found: Comparison, channels: list[int] | None = None) -> P
     channel.
 
     ``channels`` are numbers of channels; by default the channels, at most four, in which most
-    outputs differ. Raises ValueError if the comparison has no output.
+    outputs differ. Raises ValueError if the comparison lacks an output.
     """
     if found.predicted is None or found.captured is None:
         raise ValueError(
@@ -294,8 +294,8 @@ def output_comparison(found: Comparison) -> Picture:
     counts by channel, border against interior.
 
     The numbers are those of ``mismatches(found)``, which defines the border. If the outputs are
-    equal, the picture has a histogram of their codes, and the border. Raises ValueError if the
-    comparison does not have two outputs.
+    equal, the picture has a histogram of their codes and the map with the border. Raises ValueError
+    if the comparison does not have two outputs.
     """
     counted = mismatches(found)
     rows = 1

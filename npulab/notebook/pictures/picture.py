@@ -64,7 +64,7 @@ class Picture:
 
     @cached_property
     def _png(self) -> bytes:
-        # drawn once, because the layout moves by a pixel when a figure is drawn again
+        # a figure is drawn once, because its layout moves by a pixel when it is drawn again
         return self._drawn()
 
     def _repr_png_(self) -> bytes:
@@ -81,7 +81,7 @@ class Picture:
             return self._drawn()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, bytes]:
-        """Return the PNG that a notebook stores: on clear ground, for a light or a dark page."""
+        """Return the PNG that a notebook stores: transparent, for light and dark pages."""
         return {"image/png": self._any_png}
 
     def _repr_html_(self) -> str | None:
@@ -137,8 +137,8 @@ def write_values(ax: Any, values: Any, image: Any) -> None:
         text = str(value)
         if values.dtype.kind == "f":
             text = f"{value:.3g}"
-        ink = "black"  # on the cell of a NaN, which has no colour
+        ink = "black"  # the cell of a NaN has no colour
         if not np.isnan(value):
             ink = ink_on(image.cmap(image.norm(value)))
         number = ax.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
-        number.set_in_layout(False)  # it lies in its cell; measuring it took half of the drawing
+        number.set_in_layout(False)  # measuring numbers took half the time of drawing

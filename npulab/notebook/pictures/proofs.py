@@ -15,9 +15,10 @@ def disproof(numbers: Any, captures: int, searched: int, law: str, note: str = "
     """Draw how many captures contradict a law, over the number of captures looked at, in their
     order.
 
-    ``numbers`` ``(N,)`` are the numbers of the captures that contradict it, from 0, in any order,
-    of ``captures`` in all; ``searched`` is how many captures the law was found from, which a dashed
-    line shows. ``note`` stands behind the law, such as "simulated". Raises ValueError for a number
+    ``numbers`` ``(N,)`` are the captures that contradict it, counted from 0, in any order;
+    ``captures`` is the number of all captures looked at. A dashed line is drawn at ``searched``,
+    the number of captures that the law was found from. ``note``, such as "simulated", stands behind
+    the law. Raises ValueError for a number
     outside 0 to ``captures-1``, and for fewer than two captures.
 
     >>> disproof([640, 577], 100_000, 400, "ceil(input_h / stride)")
@@ -38,7 +39,7 @@ def disproof(numbers: Any, captures: int, searched: int, law: str, note: str = "
     if count:
         text = f"{name}: {plural(count, 'capture')} of {captures} {verb} it"
         text += f", first the capture {wrong[0]}"
-    # a step up behind each such capture, and a last point at the end of the captures
+    # the line rises behind each capture that contradicts the law, and goes on to the last capture
     looked_at = [0, *wrong + 1, captures]
     seen = [*range(count + 1), count]
     with canvas((7.6, 2.6)) as (figure, ax):

@@ -15,11 +15,11 @@ from npulab.notebook.pictures.picture import Picture, canvas, legend
 from npulab.support.late import pd
 from npulab.support.text import plural
 
-WIDTH = 64  # bytes of a row
-NUMBERED = 24  # bytes have their hexadecimal digits in a picture of at most this many rows
+WIDTH = 64  # bytes in a row
+NUMBERED = 24  # a picture of at most this many rows has the hexadecimal digits of its bytes
 PANEL, PANELS = 256, 8  # the most rows of a panel, and the most panels side by side
 HIGH, LOW = 5.5, 0.5  # the greatest and the least height of a panel, in inches
-LABELS = 24  # how many labels fit on the height of a panel, at most
+LABELS = 24  # at most this many labels fit on the height of a panel
 HEADER, RUN = "header", "run and weight"
 # the colour of each kind of bit, light enough for black text; a kind that is not listed has the
 # colour of a header
@@ -40,7 +40,7 @@ COLOURS = {
     "fill": "#eeeeee",
 }
 NAMES = tuple(COLOURS)
-EMPTY = -1  # index of the last colour, white, for cells after the end of the buffer
+EMPTY = -1  # cells after the buffer's end have the last colour, white
 
 
 def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> Picture:
@@ -146,7 +146,7 @@ def _stream_starts(table: pd.DataFrame) -> list[tuple[int, str]]:
     if not (starts == 0).any():
         label = HEADER
         if (table.kind == "knot").any():
-            label = "table"  # the buffer is an activation's table, without cores
+            label = "table"  # the buffer is the table of an activation, which has no cores
         places.insert(0, (0, label))
     of_none = table[table.core.isna() & (table.kind == "bias")]
     last, _ = places[-1]
@@ -157,10 +157,10 @@ def _stream_starts(table: pd.DataFrame) -> list[tuple[int, str]]:
 
 
 def _label(ax: Any, first: int, rows: int, places: list[tuple[int, str]], alone: bool) -> None:
-    """Mark the places that lie in a panel. If it is the only panel, there is room, and the labels
-    have byte offsets, too.
+    """Mark the places that lie in a panel; if it is the only panel (``alone``), it has room for
+    their byte offsets, too.
     """
-    least = max(rows / LABELS, 1)  # rows between labels that do not overlap
+    least = max(rows / LABELS, 1)  # labels at least this many rows apart do not overlap
     heights: list[float] = []
     labels: list[str] = []
     for byte, name in places:
@@ -192,7 +192,7 @@ def _write_bytes(ax: Any, data: bytes, kinds: ndarray) -> None:
         row, column = divmod(byte, WIDTH)
         digits = f"{data[byte]:02x}"
         byte = ax.text(column + 0.5, row + 0.5, digits, ha="center", va="center", fontsize=8)
-        byte.set_in_layout(False)  # it lies in its cell
+        byte.set_in_layout(False)  # the digits lie inside their cell
 
 
 def _legend(figure: Any, sizes: dict[str, str]) -> None:

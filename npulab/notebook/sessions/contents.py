@@ -42,8 +42,8 @@ from npulab.support.text import Row, by_numbers, plural
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
-SHOWN = 60  # how many rows the table in HTML shows, at most
-LETTERS = 200  # letters of a text that the table in HTML shows, at most
+SHOWN = 60  # the table in HTML shows at most this many rows
+LETTERS = 200  # the table in HTML shows at most this many letters of a text
 COLUMNS = ("kind", "on", "what", "by")
 Kind = TypeVar("Kind", bound=Item)
 
@@ -96,11 +96,11 @@ class Contents:
         return self._held(Bisected)
 
     def _held(self, kind: type[Kind]) -> tuple[Kind, ...]:
-        """Return the items of a class, sorted by their keys."""
+        """Return the session's items of the class ``kind``, sorted by their keys."""
         return tuple(kind.of(key, kept) for key, kept in self._items(kind.kind))
 
     def _items(self, section: str) -> list[tuple[str, Any]]:
-        """Return (key, item) of a section, sorted by key; items are as the file has them."""
+        """Return (key, item as JSON value) for each item of a section, sorted by key."""
         return sorted(self._document[section].items())
 
     @property
@@ -144,8 +144,8 @@ class Contents:
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each file that is missing or has changed since it was attached, and one
-        for names that this version of npulab does not know.
+        """A sentence for each file that is missing or has changed since it was attached, and a
+        sentence for names that this version of npulab does not know.
         """
         document = self._document
         stated = [(held.path, held.sha256) for held in self.captures]
@@ -203,27 +203,27 @@ class Contents:
 
     @property
     def draft(self) -> Draft:
-        """A new draft of the session's map, with the steps that are not saved.
+        """A new draft of the session's map, with the edits that are not saved in the map's file.
 
-        Raises LookupError if the session has no map, and ValueError or LookupError if the steps do
+        Raises LookupError if the session has no map, and ValueError or LookupError if the edits do
         not fit the map's file as it is now.
         """
         from npulab.analysis.draft import draft
 
         if self.map is None:
-            raise LookupError("map: the session has none; use_map sets it")
+            raise LookupError("map: the session has no register map; use_map sets it")
         out = draft(inside(self.folder, self.map.path), features=self.map.features)
         try:
             out.replay(list(self.map.steps))
         except (ValueError, LookupError) as error:
             raise type(error)(
-                f"{self.map.path}: the session's unsaved steps do not fit the file as it is now "
-                f"({error}); use_map takes the file, or a draft of it, without these steps"
+                f"{self.map.path}: the session's unsaved edits do not fit the file as it is now "
+                f"({error}); use_map with the path of the file drops these edits"
             ) from None
         return out
 
     def loaded(self) -> Iterator[tuple[str, Any]]:
-        """Yield (path, capture or sweep) for each that can be read."""
+        """Yield (path, capture or sweep) for each path of the session that can be read."""
         for path in self._document["captures"]:
             with suppress(ValueError, LookupError, OSError):
                 yield path, self.load(path)
@@ -249,14 +249,14 @@ class Contents:
             if type(held) is not type(capture):
                 continue
             if _content(held) == _content(capture):
-                # a capture of the same name comes first
+                # of equal content, a capture of the same name comes first
                 same.append((held.name != capture.name, path))
             if by_name and (held.target, held.name) == (capture.target, capture.name):
                 named.append((False, path))
         if not same and not named:
             raise LookupError(
-                f"capture: got {capture.name} as it is now, {self._has()}; attach adds one by "
-                "its path"
+                f"capture: got {capture.name} as it is now, {self._has()}; attach adds a "
+                "capture by its path"
             )
         _, path = min(same or named)
         return path
@@ -289,7 +289,7 @@ class Contents:
 
     @property
     def rows(self) -> list[Row]:
-        """The session's items as rows of a table, dicts with the keys ``COLUMNS``."""
+        """The session's items as rows of a table: dictionaries of texts by ``COLUMNS``."""
         rows: list[tuple[str, ...]] = [("capture", "", held.path, "") for held in self.captures]
         for note in self.notes:
             rows.append(("note", note.anchor.text, note.text, note.author))
@@ -317,8 +317,8 @@ class Contents:
 
 
 def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
-    """Return a capture whose blocks are read with ``registers``; a block that the map lacks, or has
-    in another number of words, is read as before.
+    """Return a capture whose blocks are read with ``registers``; a block that this map lacks, or
+    that has another number of words in it, is read as before.
 
     If capture and map both have a single block, the blocks' names may differ.
     """

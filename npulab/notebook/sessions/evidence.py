@@ -1,5 +1,5 @@
-"""The evidence at a place: the values and bytes that a session's captures have there, the map's
-description of it, and commands that show it again.
+"""The evidence at the place of a note: the values and bytes that the session's captures have at the
+place, the place's description in the register map, and commands that show this evidence again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from npulab.registers.names import full_names, in_block
 SIMULATED = "simulated"
 DEFINED = ("block", "register", "field", "bits", "value", "evidence", "note")
 HELD = ("capture", "provenance", "task", "block", "register", "field", "raw", "value", "evidence")
-MOST_AGAIN = 4  # the most commands shown for an anchor, in the shell and in Python each
+MOST_AGAIN = 4  # an anchor has at most this many commands for the shell, and as many for Python
 
 Row = tuple[str, ...]
 
@@ -30,9 +30,9 @@ Row = tuple[str, ...]
 class Evidence:
     """The captures and the map of a session, read once.
 
-    ``found`` has captures and sweeps by path, ``broken`` the errors of those that cannot be read;
-    ``captures`` are the captures of ``found`` read with the session's map, ``registers`` is that
-    map, and ``wrong`` the error if the map cannot be read.
+    ``found`` has captures and sweeps by path, ``broken`` errors by the path that cannot be read;
+    ``captures`` has the captures of ``found``, read with the session's map ``registers``;
+    ``wrong`` is the error if this map cannot be read.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Evidence:
         return cls(name, found, broken, captures, registers, wrong)
 
     def at(self, anchor: Anchor) -> dict[str, Capture]:
-        """Return by path the captures that an anchor refers to: the capture that it names, all
-        captures if it names none; no capture if the named one cannot be read.
+        """Return by path the captures that an anchor refers to: the capture that the anchor names
+        (no capture if it cannot be read), or all captures if the anchor names none.
         """
         if not anchor.capture:
             return dict(self.captures)
@@ -88,8 +88,8 @@ class Evidence:
         return ""
 
     def defined(self, anchor: Anchor) -> list[Row]:
-        """Return how the map describes the field or the register of an anchor, as rows of
-        ``DEFINED``; if the session has no map, the maps of the captures at the anchor are used.
+        """Return the description of an anchor's field or register, as rows of ``DEFINED``: from the
+        maps that its captures are read with, or, if they lack it, from the session's map.
         """
         rows: dict[tuple[str, Field], Row] = {}
         for path, capture in self.at(anchor).items():
@@ -107,7 +107,7 @@ class Evidence:
 
     def held(self, anchor: Anchor) -> list[Row]:
         """Return the values that the captures have at an anchor, as rows of ``HELD``; if the anchor
-        is a whole capture, only fields that somebody named.
+        is a whole capture, the rows are its fields that somebody named.
         """
         rows: list[Row] = []
         for path, capture in self.at(anchor).items():
@@ -169,7 +169,7 @@ class Evidence:
 
 
 def _query(anchor: Anchor, block: str, item: Field, blocks: set[str]) -> str:
-    """Return the query that selects a field, or its register, in a table of fields."""
+    """Return the pandas query that selects a field, or its register, in ``capture.fields``."""
     query = f"register == {item.register!r}"
     if anchor.field:
         query = f"field == {item.name!r}"
@@ -186,7 +186,7 @@ def _field_glob(anchor: Anchor, item: Field) -> str:
 
 
 def origin(held: Any) -> str:
-    """Return the provenance of a capture or sweep as text; it says so if the record was changed."""
+    """Return the provenance of a capture or sweep as text, which also says if it was changed."""
     return str(getattr(held, "origin", getattr(held, "provenance", "")))
 
 
@@ -225,8 +225,8 @@ def _row(block: str, item: Field, source: str) -> Row:
 
 
 def _source(name: str, item: Field) -> str:
-    """Return the title of the source that a field's evidence cites, as its target states it; empty
-    if it is not known.
+    """Return the title of the source that a field's evidence cites, as its target states it; an
+    empty text if the source is not known.
     """
     try:
         return stated_target(name).sources.get(item.evidence, "")
@@ -235,5 +235,5 @@ def _source(name: str, item: Field) -> str:
 
 
 def _glob(name: str) -> str:
-    """Return a glob that matches this name only, with the signs of globs escaped."""
+    """Return a glob that matches ``name`` only: the glob signs in it are escaped."""
     return re.sub(r"([*?\[])", r"[\1]", name)

@@ -58,10 +58,10 @@ SECTIONS = tuple(
 )
 HEAD = ("npulab", "version", *(name for name in SCHEMA["properties"] if name not in SECTIONS))
 BY_ID = ("bookmarks", "figures", "laws", "notes")
-MARKS = "conflict"  # the key under which an item has the ids of items that contradict it
+MARKS = "conflict"  # under this key an item has the ids of items that contradict it
 RULER = tuple("0123456789abcdef~")
 MOST_BYTES = 2**22
-MOST_PARTS = 2**17  # the most JSON values in a file: even a short value takes memory
+MOST_PARTS = 2**17  # the most JSON values in a file, as even a short value takes memory
 DEEPEST = 24
 WIDTH = 110
 MOST_LINES = 500  # a longer text is kept as one string, not as a list of lines
@@ -73,8 +73,8 @@ Document = dict[str, Any]
 
 
 class Real(float):
-    """A number that is written with a decimal point: not a whole number, even if only zeros follow
-    the point.
+    """A number that is written with a decimal point; it does not count as a whole number, even if
+    only zeros follow the point.
     """
 
     def is_integer(self) -> bool:
@@ -107,12 +107,12 @@ def read_session(data: bytes, where: str) -> Document:
     text = text_of(data[: whole_lines(data)], where)
     try:
         document, end = DECODER.raw_decode(text, len(text) - len(text.lstrip(BLANKS)))
-    except (ValueError, RecursionError):  # json_of raises anew, with line and column
+    except (ValueError, RecursionError):  # json_of raises the error again, with line and column
         document, end = json_of(text, where, **HOOKS), len(text)
     first = text.count("\n", 0, end) + 2
     rest = text[end:]
     if rest.strip(BLANKS) and not rest.lstrip(" \t").startswith(("\n", "\r")):
-        json_of(text, where, **HOOKS)  # refuses text after the object on the object's last line
+        json_of(text, where, **HOOKS)  # this call refuses text behind the object on its last line
     appended = [text for text in rest.split("\n") if text.strip(BLANKS)]
     for row, text in enumerate(appended, first):
         added = json_of(text, where, row, **HOOKS)
@@ -122,8 +122,8 @@ def read_session(data: bytes, where: str) -> Document:
 
 
 def weight(data: bytes) -> tuple[int, int]:
-    """Return the number of bytes of a session's file, and an upper limit of the number of values in
-    its JSON.
+    """Return the number of bytes of a session's file, and an upper limit of the number of its JSON
+    values.
     """
     bare = STRINGS.sub(b"", data)
     return len(data), bare.count(b",") + bare.count(b"[") + bare.count(b"{")
@@ -135,8 +135,8 @@ def appended(kind: str, key: str, item: Any) -> bytes:
 
 
 def whole_lines(data: bytes) -> int:
-    """Return the number of bytes of a session's file, without a last appended line that a crash cut
-    off, so that it has no line end.
+    """Return the number of bytes of a session's file, without a last appended line that has no line
+    end, because a crash cut it off.
     """
     end = data.rfind(b"\n") + 1
     last = data[end:]
@@ -152,8 +152,8 @@ def is_folded(data: bytes) -> bool:
 
 
 def _take(document: Any, line: Any) -> None:
-    """Put the item of an appended line into a document; raises ValueError for a line that is not
-    items with new ids.
+    """Put the item of an appended line into a document; raises ValueError if the line is not
+    an item with a new id.
     """
     added = {}
     if isinstance(line, dict):
@@ -171,7 +171,7 @@ def _take(document: Any, line: Any) -> None:
             is_new = all(held[key] == items[key] for key in held.keys() & items.keys())
         if not is_new:
             raise ValueError(
-                f"a line after the object: got {line!r:.80}, allowed are items by ids that are new"
+                f"a line after the object: got {line!r:.80}, allowed are items with new ids"
             )
         held.update(items)
 
@@ -200,7 +200,7 @@ def checked(document: Any, where: str) -> Document:
 
     try:
         _schema()(out)
-    except JsonSchemaValueException:  # each part is checked to find the fault
+    except JsonSchemaValueException:  # each part is checked alone, to name the part at fault
         for name in SCHEMA["properties"]:
             if name in SECTIONS and isinstance(out[name], dict):
                 for key, item in out[name].items():
@@ -252,7 +252,7 @@ def _schema() -> Callable[[Document], Any]:
 
 
 def _is_inside(path: str) -> bool:
-    """True if a path leads to a place below a folder and is in its normal form."""
+    """True if a path is relative, in its normal form, and leads out of no folder."""
     parts = PurePosixPath(path)
     return (
         bool(path)
@@ -275,7 +275,7 @@ def _check_value(value: Any, where: str, place: str, depth: int) -> None:
             value.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"{where}, {place}: got a half of a surrogate pair at {error.start}, "
+                f"{where}, {place}: got half of a surrogate pair at character {error.start}, "
                 "allowed is Unicode text"
             ) from None
     parts: list[Any] = []
@@ -288,8 +288,8 @@ def _check_value(value: Any, where: str, place: str, depth: int) -> None:
 
 
 def unknown(document: Mapping[str, Any]) -> list[str]:
-    """Return the names in a document that this version of npulab does not know, sorted; a name in
-    an item has the item's section in front.
+    """Return the names in a document that this version of npulab does not know, sorted; the name
+    of a value in an item has the item's section in front.
     """
     names = set(document) - {*HEAD, *SECTIONS}
     for kind in {*SECTIONS, "map"} - {"conflicts", "views"}:
@@ -335,7 +335,7 @@ def as_kept(text: str) -> str | list[str]:
 
 
 def as_text(kept: str | list[str]) -> str:
-    """Return the text from which ``as_kept`` made a value."""
+    """Return the text that a file has as ``kept``, a text or a list of its lines."""
     if isinstance(kept, str):
         return kept
     return "\n".join(kept)
@@ -356,8 +356,8 @@ def id_of(*parts: Any) -> str:
 def _layout(value: Any, indent: int, broken: int) -> str:
     """Return JSON text with each value on one line if it fits.
 
-    Two kinds of values have a line for each element even if they would fit on one line: those of
-    the outermost ``broken`` levels, and lists of texts (the lines of a note).
+    Two kinds of values have a line for each element even if they would fit on one line: values of
+    the outermost ``broken`` levels, and lists of texts, such as the lines of a note.
     """
     text = _json(value)
     if not isinstance(value, dict | list) or not (value or broken):
@@ -389,7 +389,7 @@ def _json(value: Any) -> str:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"got {name}, allowed are finite numbers")
+    raise ValueError(f"number: got {name}, allowed are finite numbers")
 
 
 BLANKS = " \t\r\n"
@@ -397,7 +397,7 @@ HOOKS: dict[str, Any] = {"parse_float": Real, "parse_constant": _no_number}
 DECODER = json.JSONDecoder(object_pairs_hook=once, **HOOKS)
 
 
-# Files that the session refers to
+# Functions for files on disk: the session's own, and the files that it refers to
 
 
 def fold(path: Path) -> None:
@@ -430,21 +430,21 @@ def on_disk(path: Path) -> tuple[Document, bytes]:
 
 
 def inside(folder: Path, path: str) -> Path:
-    """Return the file or folder that a path of a session means, from the session's folder; raises
-    ValueError if links lead out of that folder.
+    """Return the file or folder at a path that starts in the session's folder; raises ValueError if
+    links lead out of this folder.
     """
     found = folder / path
     if not found.resolve().is_relative_to(folder.resolve()):
         raise ValueError(
             f"{path!r:.80}: leads out of the session's folder over a link, allowed is a path "
-            "inside it"
+            "inside the folder"
         )
     return found
 
 
 def sum_of(path: Path) -> str:
-    """Return the sha256 of a file, or, for a case folder, of the description in it; raises OSError
-    if there is no such file.
+    """Return the sha256 of a file, or, for a case folder, of its description ``capture.json``;
+    raises OSError if there is no such file.
     """
     if path.is_dir():
         path = path / DESCRIPTION

@@ -108,8 +108,8 @@ class Item:
 
     @classmethod
     def of(cls, key: str, kept: Mapping[str, Any]) -> Self:
-        """Make the item from its key and its object in the file; names in the object that the item
-        does not know are left out.
+        """Make the item from its key and its JSON object in the file; names in the object that are
+        no fields of the item are left out.
         """
         names = _names(cls)
         given = {name: kept[name] for name in names[1:] if name in kept}
@@ -127,7 +127,9 @@ class Item:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """The item as an object of the file, without its key and without blank values."""
+        """The item as a JSON object: without its key, and without blank values that are not
+        ``NEEDED``.
+        """
         out = {}
         for name in _names(self)[1:]:
             value = getattr(self, name)
@@ -146,7 +148,7 @@ def _names(kind: Any) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-TEXTS = {"text", "code"}  # long texts, which the file has as lists of lines
+TEXTS = {"text", "code"}  # these texts may be long: the file has them as lists of lines
 NEEDED = ("text", "field", "law", "caption")
 
 
@@ -165,7 +167,7 @@ class Note(Item):
 
 @dataclass(frozen=True)
 class Bookmark(Item):
-    """A place to come back to."""
+    """A place to come back to, with a label."""
 
     kind: ClassVar[str] = "bookmarks"
     id: str
@@ -182,8 +184,8 @@ class AcceptedLaw(Item):
     ``field``.
 
     ``support`` is the number of captures that the law decided when it was accepted, ``rivals`` the
-    number of other laws that agreed with it on all these captures, ``sweep`` the path of the
-    captures.
+    number of other laws that agreed with the law on all these captures, ``sweep`` the path of the
+    captures that show the law.
     """
 
     kind: ClassVar[str] = "laws"

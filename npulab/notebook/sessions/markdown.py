@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mistune import BlockParser, BlockState, InlineParser, InlineState, Markdown
 
 BLOCKS = ["fenced_code", "atx_heading", "list", "table", "blank_line"]
-HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # a heading needs a text
-TABLE = r"^[^\n|]*\|[^\n]*\n[^\n|]*\|[^\n]*$"  # a line with a bar, and below it another, the rule
+HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # a heading must have a text
+TABLE = r"^[^\n|]*\|[^\n]*\n[^\n|]*\|[^\n]*$"  # a table's head and rule have bars
 RULE = re.compile(r" *\|?(?: *:?-{1,99}:? *\|)* *:?-{0,99}:? *$")
 BOLD = r"\*\*(?P<bold>[^*\n]+)\*\*"
 LINK = (
@@ -75,7 +75,7 @@ def read_markdown(text: str) -> list[Block]:
         if token["type"] == "list":
             kind = _ordered(token)
         if kind is not None and kind == before:
-            # lists with different signs, one after the other, are one list
+            # adjacent lists with different signs become one list
             out[-1]["children"] += token["children"]
         elif token["type"] != "blank_line":
             out.append(token)
@@ -115,8 +115,8 @@ def _read_table(block: BlockParser, found: re.Match[str], state: BlockState) -> 
     """Read a table (a head, a rule, and rows) and return the place after it, or None if there is no
     table.
 
-    A row with fewer cells than the head gets empty cells; if it has more, its last cell in the
-    table takes the surplus.
+    A row with fewer cells than the head gets empty cells; in a row with more cells, the last cell
+    of the table's width takes the surplus.
     """
     line, rule = found[0].split("\n")
     head = _cells(line)
@@ -147,7 +147,7 @@ def _row(kind: str, cells: list[str]) -> Block:
     tokens = []
     for cell in cells:
         kind_of_cell = kind
-        if not cell:  # HTML wants no heading without a text
+        if not cell:  # a cell without a text is no heading in HTML
             kind_of_cell = "cell"
         tokens.append({"type": kind_of_cell, "text": cell})
     return {"type": "row", "children": tokens}
@@ -192,7 +192,7 @@ def _html(block: Block) -> str:
     return HTML.get(kind, "{}").format(inner, href=html.escape(block.get("href", "")))
 
 
-# Written as Markdown
+# Functions that write Markdown
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:
@@ -262,7 +262,7 @@ def escaped(text: str) -> str:
     cells of a table.
     """
     text = html.escape(text, quote=False)
-    # "!" at the end, before a link, would make it a picture
+    # a "!" at the end would make a picture of a link behind it
     return re.sub(r"([\\`*_\[\]~$]|!$)", r"\\\1", text)
 
 

@@ -42,7 +42,7 @@ def _without_sections(document: Document) -> Document:
 
 def _items(kind: str, base: Item, ours: Item, theirs: Item) -> Document:
     out: Document = {}
-    apart: list[tuple[str, Any]] = []  # (id, the item that cannot have this id)
+    apart: list[tuple[str, Any]] = []  # (id, second version, which needs an id of its own)
     for key in sorted({*base, *ours, *theirs}):
         was = base.get(key)
         a = ours.get(key)
@@ -75,7 +75,7 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
         b = theirs.get(key)
         kept, other = _chosen(was, a, b)
         name = f"{place} {key}".strip()
-        # two people may look at different views
+        # views of two people may differ without a conflict
         if other is not None and place != "views" and name != "view":
             conflicts[name] = _union(conflicts.get(name, []), [kept, other])
         if kept is not None:
@@ -84,12 +84,11 @@ def _keyed(place: str, base: Item, ours: Item, theirs: Item, conflicts: Document
 
 
 def _chosen(was: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    """Return two versions of an item: the one that stays (None if the item is deleted), and the one
-    that contradicts it (None unless both sides changed the item in different ways; a deletion gives
-    no second version).
+    """Return the version of an item that stays, and the version that contradicts it.
 
-    ``was`` is the version that both sides began with; ``a`` and ``b`` are those of the sides, None
-    if a side has no such item.
+    The first is None if the item is deleted. The second is None unless both sides changed the item
+    in different ways; a deletion gives no second version. ``was`` is the version that both sides
+    began with, ``a`` and ``b`` are the sides' versions, each None if there is no such item.
     """
     if a == b or b == was:
         return a, None
@@ -102,8 +101,8 @@ def _chosen(was: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _conflicts(base: Document, ours: Document, theirs: Document) -> Document:
-    """Return the entries of ``conflicts`` that stay: those that are new on a side, and those that
-    both sides still have.
+    """Return the entries of ``conflicts`` that stay: entries that are new on a side, and entries
+    that both sides still have.
     """
     was = base.get("conflicts", {})
     a = ours.get("conflicts", {})

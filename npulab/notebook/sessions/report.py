@@ -49,15 +49,15 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 SUFFIXES = (".html", ".md")
-# the first bytes of a report have one of these marks; a file without a mark is not replaced
+# a report has one of these marks in its first bytes; a file without a mark is not replaced
 MARKS = (b'<meta name="generator" content="npulab report">', b"<!-- npulab report -->")
 FIRST = 2**10
 KINDS = ("session", "capture", "register", "field", "bytes")
-MOST_BYTES = 2**24  # the largest journal or figure that is read
-LINE, MOST_LINES = 16, 64  # bytes in a line, and the most lines, of the bytes that are shown
-NAMED = 4  # how many changed fields a row names, at most
-DIGITS = 12  # how many digits of a sha256 are shown; the session's file has all
-MOST_ROWS = 400  # the most rows that a table shows
+MOST_BYTES = 2**24  # a larger journal or figure is not read
+LINE, MOST_LINES = 16, 64  # shown bytes have this many in a line, and at most this many lines
+NAMED = 4  # a row names at most this many changed fields
+DIGITS = 12  # this many digits of a sha256 are shown; the session's file has all
+MOST_ROWS = 400  # a table shows at most this many rows
 LAWS = (
     "field",
     "in the map",
@@ -67,7 +67,7 @@ LAWS = (
     "captures",
     "by",
 )
-SHORT = 12  # a cell breaks lines inside a word only if a word has more letters than this
+SHORT = 12  # a word of more letters may be broken at the end of a line in a cell
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,15 @@ def write_report(session: Contents, path: Path, pictures: Iterable[Any] = ()) ->
 
     ``.html`` is one file that needs no script and no other file; ``.md`` has its figures in a
     folder next to it. An earlier report at ``path`` is replaced. Raises ValueError for another
-    suffix, FileExistsError if the path has a file that is not a report.
+    suffix, FileExistsError if the file at ``path`` is not a report of npulab.
     """
     if path.suffix not in SUFFIXES:
         suffix = path.suffix or "no suffix"
         raise ValueError(f"{path}: got {suffix}, allowed is {' or '.join(SUFFIXES)}")
     if path.exists() and not _is_report(path):
-        raise FileExistsError(f"{path}: is there already and is no report of npulab")
+        raise FileExistsError(
+            f"{path}: is there already and is no report of npulab, allowed is a new path"
+        )
     story = story_of(session, pictures)
     folder = path.with_name(f"{path.stem}-figures")
     template = _pages(path.suffix).get_template(f"report{path.suffix}.jinja")
@@ -157,7 +159,9 @@ def write_report(session: Contents, path: Path, pictures: Iterable[Any] = ()) ->
     for piece in story:
         if path.suffix == ".md" and isinstance(piece, Picture):
             figure = folder / piece.name
-            if not figure.exists():  # the name is a hash of the content, so the file is right
+            if (
+                not figure.exists()
+            ):  # a figure's name is a hash of its content: a file with this name needs no change
                 replace_file(figure, piece.png)
     replace_file(path, page.encode())
     return path
@@ -170,8 +174,8 @@ def _is_report(path: Path) -> bool:
 
 @cache
 def _pages(suffix: str) -> Environment:
-    """Return the environment of the templates, with their filters; every text becomes plain, and in
-    HTML escaped.
+    """Return the environment of the templates, with their filters; invisible characters are
+    escaped, and in HTML all markup.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -198,7 +202,7 @@ def _pages(suffix: str) -> Environment:
 
 
 def _plain_value(value: Any) -> Any:
-    if type(value) is str:  # markup is a str, too, and was made of plain text
+    if type(value) is str:  # Markup, a subclass of str, was made of plain text
         return plain(value)
     return value
 
@@ -302,7 +306,7 @@ def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
 
 
 def _own_map(known: Evidence) -> Iterator[Piece]:
-    """Yield a picture of the map of the first capture that has one."""
+    """Yield a picture of the map of a capture's first job, for the first that has a map."""
     for path, capture in known.captures.items():
         registers = capture.maps.get(capture.jobs[0].block)
         if registers is not None:
@@ -312,7 +316,7 @@ def _own_map(known: Evidence) -> Iterator[Piece]:
             return
 
 
-# a map does not change, and drawing it takes most of the time of a report
+# pictures of maps are cached: drawing a map takes most of the time of a report
 @lru_cache(maxsize=4)
 def _block(registers: RegisterMap) -> Picture:
     from npulab.notebook.pictures import block_map
@@ -322,8 +326,8 @@ def _block(registers: RegisterMap) -> Picture:
 
 
 def _status(registers: RegisterMap, known: Evidence) -> Iterator[Piece]:
-    """Yield a table of how many bits of the map have which status, over the captures that are read
-    with the map.
+    """Yield a table of the number of the map's bits with each status, over the captures that are
+    read with the session's map.
     """
     used = []
     simulated = 0
@@ -375,8 +379,8 @@ def _bookmarks(session: Contents, known: Evidence) -> Iterator[Piece]:
 
 
 def _shown_at(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
-    """Yield what the map says of a place, or the bytes at it; nothing for a capture or the
-    session.
+    """Yield the map's description of a field or register, or the bytes at a place in a buffer;
+    nothing for a capture or the session.
     """
     if anchor.kind == "bytes":
         yield from _bytes_at(anchor, known)
@@ -467,8 +471,8 @@ def _support(law: AcceptedLaw) -> str:
 
 
 def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
-    """Return the names of the map's fields that have bits of a law's field, with commas between
-    them.
+    """Return the names, with commas between them, of the map's fields that share bits with a law's
+    field.
     """
     registers = known.registers or getattr(sweep, "registers", None)
     if registers is None:
@@ -489,8 +493,8 @@ def _names_at(law: AcceptedLaw, sweep: Any, known: Evidence) -> str:
 
 
 def _checked(law: AcceptedLaw, sweep: Any) -> str:
-    """Return a sentence with the status of a law, which is checked against its captures as they are
-    now.
+    """Return the status of a law, checked against its captures as they are now; the reason if it
+    cannot be checked.
     """
     if not isinstance(sweep, Sweep):
         return "not checked: its captures are not in the session"
@@ -511,7 +515,7 @@ def _bisections(session: Contents, known: Evidence) -> Iterator[Piece]:
             if path.is_file() and path.stat().st_size > MOST_BYTES:
                 size = path.stat().st_size
                 raise ValueError(f"{held.path}: got {size} bytes, allowed are at most {MOST_BYTES}")
-            journal = Journal.read(path)  # it raises an error for a path without a file
+            journal = Journal.read(path)  # read raises an error if there is no file
         except (ValueError, OSError) as error:
             yield Text(f"the journal cannot be read: {error}", look=True)
             continue
@@ -543,7 +547,7 @@ def _bisection(held: Bisected, journal: Journal, known: Evidence) -> Iterator[Pi
             outcome += " (a guess)"
         rows.append((str(number), outcome, _first_names(trial.subset), trial.reason))
     yield TextTable(("trial", "outcome", "changed", "why"), tuple(rows))
-    # bisect refuses a journal of other captures, so no command is shown for those
+    # bisect refuses a journal of other captures: commands are shown only if the names agree
     for name, capture in (("good", good), ("bad", bad)):
         if capture is None or journal.about.get(name) != capture.name:
             return

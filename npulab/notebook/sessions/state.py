@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
 FIGURES = "figures"
-SMALL = 2**14  # bytes: a smaller file is written whole at each change
-PART = 4  # a file is written anew when a quarter of its size was appended
+SMALL = 2**14  # a file of fewer bytes is written whole at each change
+PART = 4  # a file is written anew when one part in four of its size was appended
 EMPTY = weight(session_text(empty()).encode())
 CHANGED = "was changed since it was read, nothing is written; session.merge() takes both together"
 
@@ -91,16 +91,16 @@ class Session(Contents):
         if path is not None:
             self.path = Path(path)
         self.author, self.autosave = author, autosave
-        self._draft: Draft | None = None  # the draft whose edits the session records
-        self._read = copy.deepcopy(self._document)  # the document in the file
-        self._bytes: bytearray | None = None  # the file's bytes
-        self._left: Stamp | None = None  # the file's stamp after this session wrote it
+        self._draft: Draft | None = None  # the session records the edits of this draft
+        self._read = copy.deepcopy(self._document)  # the document as it was last read or written
+        self._bytes: bytearray | None = None  # the file's bytes as last read or written
+        self._left: Stamp | None = None  # the file's stamp when last read or written
         self._weight = weight(self.text.encode())
-        self._whole = self._behind = 0  # bytes of the object; number of lines after it
-        self._lines: Lines | None = None  # the writer of appended lines
+        self._whole = self._behind = 0  # bytes of the file's object; lines after it
+        self._lines: Lines | None = None  # writes the appended lines
         self._folding = False
         if self.path is not None and self.path.exists():
-            # the stamp is older than the bytes, so that a write during the reading is noticed
+            # the stamp is taken before the file is read, so that a write in between is noticed
             stamp = _stamp(self.path)
             self._take(*on_disk(self.path), stamp)
             self._document = copy.deepcopy(self._read)
@@ -118,14 +118,14 @@ class Session(Contents):
         return out
 
     def _take(self, document: Document, data: bytes, stamp: Stamp | None) -> None:
-        """Take over a document, bytes and stamp that were read from the session's file, as its
-        present state.
+        """Take over the document, the bytes and the stamp of the session's file, as it was just
+        read or written.
         """
         self._read, self._bytes, self._left = document, bytearray(data), stamp
         self._whole, self._behind = len(data), 0
         self._lines = None
 
-    # Captures and the map
+    # Methods for captures and the map
 
     @property
     def title(self) -> str:
@@ -137,10 +137,10 @@ class Session(Contents):
 
     @property
     def draft(self) -> Draft:
-        """The draft of the session's map, with the steps that are not saved; the session records
-        each edit that is made on it.
+        """The draft of the session's map, with the edits that are not saved in the map's file; the
+        session records each edit that is made on this draft.
 
-        Raises LookupError if the session has no map, and ValueError or LookupError if the steps do
+        Raises LookupError if the session has no map, and ValueError or LookupError if the edits do
         not fit the map's file as it is now.
         """
         if self._draft is None or not self._stands(self._draft):
@@ -198,7 +198,7 @@ class Session(Contents):
             self._follow(None)
             self._change(lambda d: d.setdefault("map", {}).update(value))
 
-    # Notes, laws, journals and figures
+    # Methods that add, change or remove items
 
     def note(
         self,
@@ -300,8 +300,8 @@ class Session(Contents):
             good, bad = good or self._or_none(found.good), bad or self._or_none(found.bad)
             if path is None:
                 raise ValueError(
-                    "journal: got one in memory, allowed is one in a file, of a bisection with "
-                    "journal=PATH"
+                    "journal: got a journal in memory, allowed is a journal in a file; "
+                    "bisect_fields writes it with journal=PATH"
                 )
         where = self._inside(path)
         need_file(where)
@@ -377,11 +377,11 @@ class Session(Contents):
 
         self._change(settled)
 
-    # Views
+    # Methods for views
 
     def open_view(self, view: Any, name: str = "", **made: Any) -> str:
-        """Record the state of a view as the one that is open, and return the name under which it is
-        kept.
+        """Record the state of a view, which is the open view from now on, and return the name under
+        which the session has it.
 
         ``view`` is a view of ``notebook.widgets`` on captures of the session (``made`` has the
         arguments that the view itself does not keep), or its kind and state as JSON values. A draft
@@ -399,8 +399,8 @@ class Session(Contents):
         return name
 
     def show(self, name: str = "") -> Any:
-        """Return the view that is kept under ``name``, by default the one opened last, in its
-        state; raises LookupError if there is none.
+        """Return the view that the session has under ``name`` (by default the view that was opened
+        last) in its recorded state; raises LookupError for an unknown name.
         """
         from npulab.notebook.sessions.views import restored
 
@@ -410,7 +410,7 @@ class Session(Contents):
             raise LookupError(f"view: got {name!r:.80}, the session has {names}")
         return restored(self.views[name], self)
 
-    # The file
+    # Methods for the session's file
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the session's file, whole or not at all, and return its path; ``path`` gives a
@@ -421,7 +421,7 @@ class Session(Contents):
         """
         if path is not None and Path(path) != self.path:
             if Path(path).exists():
-                raise FileExistsError(f"{path}: is there already")
+                raise FileExistsError(f"{path}: is there already, allowed is a new path")
             self.path, self._bytes, self._folding = Path(path), None, False
         if self.path is None:
             raise ValueError("save: got no path, allowed is the file of the session")
@@ -441,8 +441,8 @@ class Session(Contents):
         return self.path
 
     def _says_the_same(self, data: bytes) -> bool:
-        """True if bytes of the file hold the session that was read from it: a fold changes the
-        bytes, not the content.
+        """True if ``data``, the file's present bytes, hold the session as it was last read or
+        written: ``fold`` changes the bytes, not the content.
         """
         try:
             return self._bytes is not None and read_session(data, str(self.path)) == self._read
@@ -474,12 +474,12 @@ class Session(Contents):
             weakref.finalize(self, fold, self.path)
 
     def _has_room(self, more: int) -> bool:
-        """True if ``more`` bytes may be appended to the file as a line: it is large, and the
+        """True if a line of ``more`` bytes may be appended to the file: the file is large, and its
         appended lines are few.
         """
         held = self._bytes or b""
         behind = len(held) + more - self._whole
-        parts = self._weight[1] + 2 * (self._behind + 1)  # with the line's outer braces
+        parts = self._weight[1] + 2 * (self._behind + 1)  # each line has two more for its braces
         is_long = self._whole >= SMALL and behind <= self._whole // PART
         return (
             is_long
@@ -493,7 +493,10 @@ class Session(Contents):
         return the ``conflicts``.
         """
         if self.path is None:
-            raise ValueError("merge: got a session in memory, allowed is one with a file")
+            raise ValueError(
+                "merge: got a session in memory, allowed is a session with a file; save(path) writes "
+                "the file"
+            )
         with locked(self.path):
             if self.path.exists():
                 disk, data = on_disk(self.path)
@@ -515,8 +518,8 @@ class Session(Contents):
         return write_report(self, Path(path), pictures)
 
     def _change(self, change: Callable[[Document], Any]) -> None:
-        """Apply ``change`` to the document and save it; raises ValueError, without a change, if the
-        result could not be read from a file.
+        """Apply ``change`` to the document and save it; raises ValueError, without a change, if a
+        file with the result could not be read.
         """
         changed = copy.deepcopy(self._document)
         change(changed)
@@ -563,7 +566,7 @@ class Session(Contents):
         kept = self._document.get("map", {})
         try:
             return kept == {**kept, **self._kept(draft)}
-        except (ValueError, OSError):  # another writer has replaced the draft's file
+        except (ValueError, OSError):  # somebody else has replaced the draft's file
             return False
 
     def _kept(self, draft: Draft) -> dict[str, Any]:
@@ -598,7 +601,7 @@ class Session(Contents):
             draft.observe(self._keep)
 
     def _named(self, capture: Any) -> str:
-        """Return the path of a capture or sweep of the session; a path that is not attached yet is
+        """Return the path of a capture or sweep in the session; a path that the session lacks is
         attached."""
         if not capture:
             return ""
@@ -619,8 +622,8 @@ class Session(Contents):
             return ""
 
     def _inside(self, path: str | os.PathLike[str]) -> Path:
-        """Return a file or folder in the session's folder; a relative path starts from that folder,
-        or from the working directory."""
+        """Return the file or folder at a path in the session's folder; a relative path starts from
+        this folder, or, if nothing is there, from the working directory."""
         if not isinstance(path, str | os.PathLike):
             raise ValueError(
                 f"path: got {type(path).__name__}, allowed is the path of a file or folder"

@@ -39,7 +39,7 @@ STATE = (
     "at",
 )
 CAPTURES = ("capture", "reference", "good", "bad", "a", "b")
-# arguments of views whose values are no captures
+# these arguments of views are no captures
 DRAFT, COMPARISON, DATA = "draft", "comparison", "data"
 
 
@@ -81,7 +81,7 @@ def state_of(
 
 
 def restored(state: Mapping[str, Any], session: Contents) -> Any:
-    """Return a view in the given state (as ``state_of`` returns it); raises ValueError for a state
+    """Return a view in the given state, which ``state_of`` returned; raises ValueError for a state
     that no view of npulab can have, and as ``load``.
     """
     kind = _kind(state.get("kind"))
@@ -109,7 +109,9 @@ def restored(state: Mapping[str, Any], session: Contents) -> Any:
             if name in values and name not in given and view.has_trait(name):
                 setattr(view, name, values[name])
     except (TypeError, ValueError, LookupError, AttributeError, TraitError) as error:
-        raise ValueError(f"view {state['kind']}: cannot be shown as it stood: {error}") from None
+        raise ValueError(
+            f"view {state['kind']}: its recorded state cannot be shown: {error}"
+        ) from None
     return view
 
 
@@ -133,7 +135,7 @@ def _holder(view: Any, session: Contents) -> str:
             return path
     raise LookupError(
         f"view: no capture of the session has these bytes as buffer {model.buffer!r:.80}; attach "
-        "adds one"
+        "adds a capture"
     )
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-BEGINS = "Stored result, because"  # the first words above each stored result
+BEGINS = "Stored result, because"  # the first words of the line above a stored result
 
 
 def show_stored(name: str, missing: object) -> None:
-    """Show the stored result of a notebook cell, below a sentence that says why: ``missing``, the
-    error that names the missing package.
+    """Show the stored result of a notebook cell, below a sentence that says why it is shown:
+    ``missing``, the error that names the missing package.
 
     The result was stored on a machine that had the package.
 
