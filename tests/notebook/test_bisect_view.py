@@ -519,7 +519,7 @@ def test_model_refuses_what_is_no_oracle() -> None:
         BisectModel(*pair(), "simulated")
     with pytest.raises(
         ValueError,
-        match=r"^run: got no oracle, allowed is one that says \"pass\", \"fail\" or \"hang\"",
+        match=r"^run: got no oracle, allowed is a function that says \"pass\", \"fail\" or \"hang\"",
     ):
         BisectModel(*pair()).run()
     with pytest.raises(TypeError, match="unexpected keyword argument 'flakes'"):

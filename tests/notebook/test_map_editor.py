@@ -175,10 +175,13 @@ def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> N
 @pytest.mark.parametrize(
     ("message", "status"),
     [
-        (None, "refused: got 'None', allowed is one of cell, split, join, add, remove, undo, redo"),
+        (
+            None,
+            "refused: message: got 'None', allowed is one of cell, split, join, add, remove, undo, redo",
+        ),
         ({"do": "save"}, r"refused: save: got no path, allowed is a path where no file is"),
         ({"do": "save", "text": "map.txt"}, r"refused: map.txt: got .txt, allowed is .csv"),
-        ({"do": "write"}, r"refused: got .*'write'.*, allowed is one of cell"),
+        ({"do": "write"}, r"refused: message: got .*'write'.*, allowed is one of cell"),
         ({"do": "cell", "field": 3}, "refused: cell: got 3 and '', allowed are texts"),
         (
             {"do": "cell", "field": "mode", "column": "capture", "text": "1"},

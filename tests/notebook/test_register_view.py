@@ -212,8 +212,12 @@ def test_model_put_refuses_bits_of_registers_that_are_not_written() -> None:
             "refused: register CFG field CFG[5:4]: got raw 4, allowed is 0 to 3",
             0x51,
         ),
-        ({"do": "eval"}, "refused: got {'do': 'eval'}, allowed is one of undo, redo, type", 0x51),
-        (7, "refused: got 7, allowed is one of undo, redo, type", 0x51),
+        (
+            {"do": "eval"},
+            "refused: message: got {'do': 'eval'}, allowed is one of undo, redo, type",
+            0x51,
+        ),
+        (7, "refused: message: got 7, allowed is one of undo, redo, type", 0x51),
     ],
 )
 def test_model_does_what_a_page_asks_for(message: object, status: str, word: int) -> None:
@@ -786,7 +790,7 @@ def test_a_sweep_has_the_filter_too() -> None:
     view.at = 1
     assert view.kept == [0]
     view.model.press({"do": "undo"})
-    assert view.status.startswith("refused: got ")
+    assert view.status.startswith("refused: message: got ")
 
 
 @pytest.mark.parametrize("target", ["vivante", "nvdla", "ane", "rockchip"])

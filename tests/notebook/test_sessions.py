@@ -578,7 +578,7 @@ def test_steps_that_are_in_the_file_now(folder: Path) -> None:
     with pytest.raises(
         LookupError,
         match=r"^map.csv: the session's unsaved edits do not fit the file as it is now \(edit 1: got "
-        r"field 'a'.*; use_map takes the file, or a draft of it, without these steps$",
+        r"field 'a'.*; use_map with the path of the file drops these edits$",
     ):
         _ = other.draft
     (folder / "map.csv").write_text("block,offset,field,lsb,width\nNN,0,a,0,32\n")

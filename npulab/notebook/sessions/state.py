@@ -494,8 +494,8 @@ class Session(Contents):
         """
         if self.path is None:
             raise ValueError(
-                "merge: got a session in memory, allowed is a session with a file; save(path) writes "
-                "the file"
+                "merge: got a session in memory, allowed is a session with a file; save(path) "
+                "writes the file"
             )
         with locked(self.path):
             if self.path.exists():

@@ -36,7 +36,7 @@ from npulab.support.text import plural
 STATES = ("asks", "runs", "stops", "stopped", "failed", "done")
 RUNNING = ("runs", "stops")
 ACTS = (*ANSWERS, "undo", "again", "run", "stop")
-# names of the model's attributes that the page gets
+# the page gets these attributes of the model
 SHOWN = (
     "state",
     "turn",
@@ -52,11 +52,11 @@ SHOWN = (
     "found",
     "status",
 )
-LOGGED = 8  # how many trials the log has, at most
-LISTED = 12  # how many parts the HTML lists by their probability, at most
-LETTERS = 80  # letters of a value that are shown, at most
-SENTENCE = 400  # letters of an oracle's error
-POLL = 0.05  # seconds between looks whether an earlier run has released the device
+LOGGED = 8  # the log has at most this many trials
+LISTED = 12  # the HTML lists at most this many parts by their probability
+LETTERS = 80  # at most this many letters of a value are shown
+SENTENCE = 400  # at most this many letters of an error are shown
+POLL = 0.05  # a run looks every so many seconds if an earlier run has ended
 
 
 class Row(NamedTuple):
@@ -70,8 +70,8 @@ class Row(NamedTuple):
     bad: str
 
 
-# A journal has a single writer, found here by path: if a cell is run again, the new model takes the
-# journal over from the model that the cell made before.
+# The model that writes a journal, by the journal's path: if a cell is run again, the new model takes
+# the journal over from the model of the earlier run.
 _WRITERS: WeakValueDictionary[Path, BisectModel] = WeakValueDictionary()
 
 
@@ -157,7 +157,7 @@ class BisectModel(Model):
         super().__init__()
         self._publish("asks")
 
-    # ---- state as text ----
+    # ---- the state as text ----
 
     @property
     def title(self) -> str:
@@ -239,7 +239,7 @@ class BisectModel(Model):
             shown = {name: getattr(self, name) for name in SHOWN}
             return {**shown, "allowed": list(self.allowed)}
 
-    # ---- acts ----
+    # ---- acts of a person or the page ----
 
     def answer(self, outcome: str) -> None:
         """Give the present trial its outcome: "pass", "fail" or "hang"; when this returns, the
@@ -250,9 +250,7 @@ class BisectModel(Model):
         self._turn(outcome, partial(self.session.tell, outcome))
 
     def undo(self) -> None:
-        """Take the last outcome back; right after ``again``, take back only the repeated
-        question.
-        """
+        """Take the last outcome back, or, right after ``again``, only the repeated question."""
         self._turn("undo", self.session.undo)
 
     def again(self) -> None:
@@ -262,8 +260,8 @@ class BisectModel(Model):
     def run(self, oracle: Oracle | None = None, wait: bool = False) -> None:
         """Let the oracle answer all trials that are left, in a thread.
 
-        With ``wait`` it answers in this thread, and its error is raised. If no trial is left,
-        nothing happens.
+        With ``wait`` the oracle answers in this thread, and an error of it is raised. If no trial
+        is left, nothing happens.
         """
         with self._lock:
             self._allow("run")
@@ -271,8 +269,8 @@ class BisectModel(Model):
                 self.oracle = _callable(oracle)
             if self.oracle is None:
                 raise ValueError(
-                    'run: got no oracle, allowed is one that says "pass", "fail" or "hang" of a '
-                    "capture"
+                    'run: got no oracle, allowed is a function that says "pass", "fail" or "hang" '
+                    "of a capture"
                 )
             if self.state == "done":
                 return
@@ -282,7 +280,7 @@ class BisectModel(Model):
                 self._thread = threading.Thread(
                     target=work, name=f"bisect {self.title}", daemon=True
                 )
-                self._thread.start()  # the thread's first trial waits for the lock
+                self._thread.start()  # the thread waits for the lock before its first trial
             self._publish("runs")
         if wait:
             work()
@@ -295,7 +293,7 @@ class BisectModel(Model):
         If the oracle has an event ``stop``, as ``Command`` has, the event is set; any other oracle
         finishes its trial first.
         """
-        self._halt.set()  # before the lock, so that no further trial begins
+        self._halt.set()  # set without the lock, so that no further trial begins
         with self._lock:
             if self.state == "runs":
                 event = _stop_of(self.oracle)
@@ -318,7 +316,7 @@ class BisectModel(Model):
                     self.answer(act)
                 else:
                     getattr(self, act)()
-            except Exception as error:  # a message has no cell that could show the error
+            except Exception as error:  # no cell could show an error of a page's message
                 self._publish(self.state, sentence(error))
 
     def _turn(self, act: str, do: Callable[[], object]) -> None:
@@ -333,7 +331,7 @@ class BisectModel(Model):
                 f"{act}: got a view that has ended, allowed is the newer view; {self._retired}"
             )
         refused = act not in self.allowed
-        if act == "run":  # run may bring an oracle; with no trial left it does nothing
+        if act == "run":  # run may bring an oracle, and does nothing if no trial is left
             refused = self.state in RUNNING
         allowed = ", ".join(self.allowed) or "to wait"
         refuse_if(refused, act, f"it in state {self.state!r}", f"is then {allowed}")
@@ -349,7 +347,7 @@ class BisectModel(Model):
         ``turned`` is True if the page's question is a new one, so that ``turn`` goes up.
         """
         session = self.session
-        trying = session.trial  # read before the result: looking for a trial may end the search
+        trying = session.trial  # before the result is read: looking for a trial may end the search
         counts = Counter(trial.outcome for trial in session.journal)
         log = []
         for number, trial in enumerate(session.journal, 1):
@@ -385,15 +383,15 @@ class BisectModel(Model):
             script = result.script(oracle=as_code(self.oracle, result.good))
         return {"sentence": result.sentence, "rows": rows, "script": script}
 
-    # ---- the oracle's thread ----
+    # ---- what the oracle's thread runs ----
 
     def _work(self, oracle: Oracle, halt: threading.Event, before: threading.Thread | None) -> None:
         try:
             while before is not None and before.is_alive() and not halt.wait(POLL):
-                pass  # an earlier run may still hold the device
+                pass  # wait, as an earlier run may still use the device
             self._ask(oracle, halt)
             self._ended(halt)
-        except BaseException as error:  # an error in a thread would be lost
+        except BaseException as error:  # an error that leaves a thread is lost
             with suppress(Exception):  # the observer that raised may raise again
                 self._ended(halt, error)
 
@@ -420,7 +418,7 @@ class BisectModel(Model):
     def _ended(self, halt: threading.Event, error: BaseException | None = None) -> None:
         with self._lock:
             if halt is not self._halt:
-                return  # another run has begun meanwhile
+                return  # another run began in the meantime
             event = _stop_of(self.oracle)
             if halt.is_set() and event is not None:
                 event.clear()
@@ -530,8 +528,8 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _part_row(session: Bisection, part: Difference) -> Row:
-    """Return the texts of a part that differs; a buffer's are its sizes and the number of bytes
-    that differ.
+    """Return the texts of a part that differs: for a buffer its two sizes in bytes and the number
+    of bytes that differ.
     """
     if part.block == BUFFER and part.field not in (BYTES, OTHERS):
         texts = [_value_text(value, part.address) for value in (part.a, part.b)]

@@ -28,12 +28,12 @@ from npulab.support.refuse import shortly
 from npulab.support.text import plural
 
 LARGEST = 2**WORD_BITS - 1
-CHANGES_NAMED = 4  # how many changed fields the summary names, at most
-# by number of bits in a run: how many pixels wide a name above the run may be, without the gap to
-# the next name; a name above a wider run is not shortened
+CHANGES_NAMED = 4  # the summary names at most this many changed fields
+# the width in pixels that a name above a run of bits may have, by the run's number of bits; names
+# above wider runs are not shortened
 NARROW = {1: 14, 2: 30, 3: 46}
-# The width in pixels of a letter, and of the letters that are wider or narrower, in DejaVu Sans of
-# 11 pixels. It is the widest of the fonts that pages commonly have.
+# The width in pixels of most letters, and of letters that are wider or narrower, in DejaVu Sans of
+# 11 pixels, the widest of the fonts that pages commonly have.
 LETTER = 7
 LETTER_WIDTHS = (
     "ijlIJ 3.2, ft 4.3, r_ 5.5, cszLF 6.3, KABVXZRC 7.7, UNHDGOQ 8.7, w 9, M 9.5, mW 10.9"
@@ -41,8 +41,8 @@ LETTER_WIDTHS = (
 COLUMNS = (
     *("field", "register", "bits", "width", "raw", "value", "reference", "evidence", "note"),
     *("block", "named"),
-)  # what a filter may ask of a field
-CHOICES = 100  # how many names of an enum are offered while a value is typed, at most
+)  # the names that a filter may use
+CHOICES = 100  # at most this many names of an enum are offered while a value is typed
 LETTERS = {
     "law": "L",
     "constant": "C",
@@ -54,8 +54,8 @@ LETTERS = {
 
 
 class Words(TraitType[tuple[int, ...], Any]):
-    """A trait for the words of a job, given as any iterable of whole numbers; there must be as many
-    as the owner's ``count`` says.
+    """A trait for the words of a job, given as any iterable of whole numbers, as many as the
+    ``count`` of the trait's owner.
     """
 
     default_value = ()
@@ -79,8 +79,8 @@ class Words(TraitType[tuple[int, ...], Any]):
 
 
 def a_bit() -> Numbers:
-    """Return a trait for the place (word, bit) of a bit; at first the highest bit of the first
-    word.
+    """Return a trait for the place (word, bit) of a bit; its default is the highest bit of the
+    first word.
     """
     return Numbers(
         "(word, bit)", (0, WORD_BITS - 1), lambda owner, *_: ((0, owner.count), (0, WORD_BITS))
@@ -113,7 +113,7 @@ class Rows:
     """The fields of a job's words.
 
     ``fields`` and ``names`` are the fields and their keys; pieces of ``fields`` count words as the
-    register map does. ``registers`` has the names of all words of the map, then those of registers
+    register map does. ``registers`` has the names of all words of the map, then of the registers
     that only the job has; ``slots`` has, for each word of the job, its index in ``registers``.
     ``blocks`` has the block of each of ``registers``.
     """
@@ -178,7 +178,7 @@ class Rows:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The block of each word of the job; none if the words are all of one block."""
+        """The block of each word of the job; no blocks if all words are of one block."""
         if len(set(self.blocks)) < 2:
             return ()
         units = tuple(map(self.blocks.__getitem__, self.slots))
@@ -200,8 +200,8 @@ class Rows:
 
     @cached_property
     def shorts(self) -> dict[tuple[int, int], str]:
-        """Short names by place (word, lsb): one for each run of 1 to 3 bits of a named field, as
-        the whole name may have no room above so few bits. The short names in a word all differ.
+        """Short names by place (word, lsb), for runs of 1 to 3 bits of named fields: a whole name
+        may have no room above so few bits. The short names in a word all differ.
         """
         out = {}
         for word, line in enumerate(self.cells):
@@ -223,7 +223,7 @@ class Rows:
         return [int(item.extract(wide)) for item in self.fields]
 
     def _wide(self, words: Sequence[int]) -> np.ndarray:
-        """Return the words of all ``registers`` as ``uint32``; those that the job does not write
+        """Return the words of all ``registers`` as ``uint32``; words that the job does not write
         are 0.
         """
         wide = np.zeros(len(self.registers), np.uint32)
@@ -305,7 +305,7 @@ class BitsModel(ActingModel):
         source = sweep
         if laws is not None:
             source = laws
-        # the number of jobs that the laws or the sweep are of, if these are not all jobs
+        # a text that says which jobs the laws or the sweep are of, if not of all
         self.looked_at = str(getattr(source, "looked_at", ""))
         super().__init__(words=words, reference=reference)
         if laws is not None:
@@ -320,8 +320,8 @@ class BitsModel(ActingModel):
         return self._of_words(np.rint(100 * np.asarray(shares)).astype(int).tolist())
 
     def _of_words(self, rows: Sequence[Any]) -> list[Any]:
-        """Return the job's rows out of one row per register; raises ValueError if there are too few
-        rows.
+        """Return the rows of the job's words, out of ``rows`` with a row per register; raises
+        ValueError if there are too few.
         """
         if len(rows) != len(self.rows.registers) and len(rows) < max(self.rows.slots) + 1:
             raise ValueError(
@@ -406,7 +406,7 @@ class BitsModel(ActingModel):
         return f"no bit differs from {self.compared}"
 
     def evidence(self, code: str) -> str:
-        """Return a code of evidence, with the title of its source if that is known."""
+        """Return a code of evidence as text, with the title of its source if the title is known."""
         return code
 
     @property
@@ -426,8 +426,8 @@ class BitsModel(ActingModel):
     def about(self, index: int) -> dict[str, Any]:
         """Return the facts about a field that do not depend on the words.
 
-        ``own`` is the name without block and register. ``pieces`` has [word, lsb, width] of each
-        piece, ``shorts`` the short name of each piece, or "" if its whole name is shown. ``known``
+        ``own`` is the name of the field alone. ``pieces`` has [word, lsb, width] of each piece,
+        ``shorts`` the short name of each piece, or "" if its whole name is shown. ``known``
         is one text of evidence, note and laws; ``law`` is its last part, the laws, and ``reads``
         has the fields that these laws read. ``kind`` is the evidence without its case (``C:a``
         gives ``C``), ``choices`` the first names of its enum.
@@ -493,7 +493,7 @@ class BitsModel(ActingModel):
     def _act(self, message: Any) -> str:
         """Act on ``{"do": "filter", "text": ...}``, which sets the filter."""
         if not isinstance(message, Mapping) or message.get("do") != "filter":
-            raise ValueError(f"got {str(message)[:80]}, allowed is filter")
+            raise ValueError(f"message: got {str(message)[:80]}, allowed is filter")
         self.filter = str(message.get("text", ""))
         if not self.filter:
             return ""
@@ -509,7 +509,7 @@ class BitsModel(ActingModel):
         if self.filter:
             test: Test = filter_of(self.filter, COLUMNS)
             for index, item in enumerate(self.rows.fields):
-                # block, register, evidence and note are those of the field
+                # the row has block, register, evidence and note of the field
                 row: dict[str, Any] = {**vars(item), "field": self.rows.names[index]}
                 row["bits"] = self.rows.bits(item)
                 row["width"] = item.width
@@ -535,7 +535,7 @@ class BitsModel(ActingModel):
 
 
 class BitsView(View):
-    """The view of a ``BitsModel``; if it has several models, the ``BitsModel`` is the last."""
+    """The view of a ``BitsModel``, which is the last of the view's models."""
 
     _of: type[Model] = BitsModel
     _linked: tuple[str, ...] = ("words", "reference", "cursor", "selection", "filter")
@@ -574,10 +574,11 @@ def _short(name: str, names: Sequence[str], room: float, taken: Collection[str])
     """Return a short form of a name that is at most ``room`` pixels wide and is not ``taken``; ""
     if there is none.
 
-    The first parts that the name shares with another of the ``names`` are left out. Of what is left
-    the forms are tried in this order: its beginning with the number at its end, if it has one; its
-    initials or its beginning (the beginning first if all of it has room or it has a single
-    initial); the initials of the whole name; its beginning with a digit or letter that counts on.
+    A name's parts are joined by ``_``. First parts that the name shares with one of the ``names``
+    are left out, and these forms of the remainder are tried: its beginning with the number at its
+    end, if it has a number; its initials, then its beginning (in the other order if the whole
+    remainder has room, or has a single initial); the initials of the whole name; its beginning with
+    a digit or letter that counts on.
 
     >>> _short("in_image_y_offset", ["in_image_y_offset", "in_image_x_offset"], 46, [])
     'y_offset'
@@ -620,7 +621,7 @@ def _begin(text: str, room: float) -> str:
 
 
 def letters_width(text: str) -> float:
-    """Return how many pixels wide a text is drawn, at most.
+    """Return the greatest width, in pixels, with which a text is drawn.
 
     >>> letters_width("pooli"), letters_width("MW")
     (27.4, 20.4)
@@ -634,7 +635,7 @@ def letters_width(text: str) -> float:
 
 @cache
 def _widths() -> dict[str, float]:
-    """Return the width of each letter in ``LETTER_WIDTHS``."""
+    """Return the width in pixels by letter, for the letters in ``LETTER_WIDTHS``."""
     widths = {}
     for group in LETTER_WIDTHS.split(", "):
         letters, _, wide = group.partition(" ")
@@ -644,7 +645,7 @@ def _widths() -> dict[str, float]:
 
 
 def letters_of(status: Any) -> list[list[str]]:
-    """Return the letter of each bit's status: a list per word, bit 31 first."""
+    """Return the letter in ``LETTERS`` of each bit's status: a list per word, bit 31 first."""
     letters = []
     for row in np.asarray(status):
         letters.append([LETTERS.get(str(name), "?") for name in row[::-1]])
@@ -665,8 +666,8 @@ def meant(item: Field, raw: int) -> str:
 
 
 def change_text(item: Field, old: int, new: int) -> str:
-    """Return two values of a field with an arrow between them; for bits that nobody named, the raw
-    values in hexadecimal, and the bits that differ.
+    """Return the old and the new value of a field with an arrow between them; for bits that nobody
+    named, the raw values in hexadecimal and their xor.
     """
     if item.automatic:
         return f"{old:#x} → {new:#x}, xor {old ^ new:#x}"
@@ -715,8 +716,8 @@ def _html_row(model: BitsModel, word: int) -> str:
 def _html_field(model: BitsModel, cell: Cell) -> str:
     item, piece = model.rows.fields[cell.field], cell.piece
     lowest = next(other for other in item.pieces if other.word in model.rows.slots)
-    # the piece with the value's lowest bits shows the value; each other piece shows which of the
-    # value's bits it holds
+    # the piece with the value's lowest bits has the value; each other piece has the numbers of the
+    # value's bits that lie in it
     if piece != lowest:
         return html.escape(f"{item.name}{span(piece.at, piece.width)}")
     _, _, value = model.values[cell.field].partition(" = ")

@@ -21,12 +21,12 @@ from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
 from npulab.support.text import plural
 
-MOST_KINDS = 31  # a kind is numbered in five bits, where 0 stands for no meaning
+MOST_KINDS = 31  # the number of a kind has five bits, and 0 stands for no meaning
 OTHER = "other"
 FILL = "fill"
 BYTE_BITS = 8
-CHUNK = 2**20  # bytes that are worked on at once
-MOST_INDICES = 28  # if an axis has more indices, neighbouring ones share a kind
+CHUNK = 2**20  # the kinds of this many bytes are found at once
+MOST_INDICES = 28  # if an axis has more indices, neighbouring indices share a kind
 PLACES = ("core", "channel", "plane", "row", "column")
 FIRST, SECOND, SUMS, CONSTANT = "element", "next element", "sums", "constant"
 NAMED, NEXT, UNNAMED, ADDRESS = "field", "next field", "without a name", "address"
@@ -50,7 +50,7 @@ class OfItems:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of items, in the order in which they first occur; if there are more than
-        ``MOST_KINDS``, the last place stands for all further kinds.
+        ``MOST_KINDS``, the last place, "other", stands for all further kinds.
         """
         names = list(dict.fromkeys(str(item.kind) for item in self.items))
         if len(names) > MOST_KINDS:
@@ -76,7 +76,7 @@ class OfItems:
         else the place in ``kinds`` counted from 1.
         """
         of = pd.Index(self.kinds).get_indexer([str(item.kind) for item in self.items]) + 1
-        of[of == 0] = len(self.kinds)  # kinds beyond ``MOST_KINDS`` share the last place
+        of[of == 0] = len(self.kinds)  # kinds that have no place of their own share the last place
         out = np.zeros(self.size, np.uint8)
         for first in range(0, self.size, CHUNK):
             end = min(first + CHUNK, self.size)
@@ -126,7 +126,7 @@ class OfLayout:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The names of the kinds of bytes in the legend: ranges of indices along the axis, then
-        fill, sums and constants. Without an axis two kinds alternate from element to element.
+        fill, checksums and constants. Without an axis two kinds alternate from element to element.
         """
         if self.axis < 0:
             return FIRST, SECOND, FILL, SUMS, CONSTANT
@@ -145,7 +145,7 @@ class OfLayout:
 
     @cached_property
     def owners(self) -> ndarray:
-        """For each byte the number of its element, -1 if it has none."""
+        """For each byte the number of the element in it, -1 if there is no element."""
         out = np.full(len(self.data), -1, np.int32)
         for copy in (0, *self.layout.copies):
             for byte in range(self.layout.itemsize):
@@ -177,8 +177,8 @@ class OfLayout:
         return out
 
     def at(self, byte: int) -> list[Meant]:
-        """Return the element that a byte belongs to, or else the parts of the layout (sums,
-        constants) that have it.
+        """Return the element that a byte belongs to, or else the parts of the layout
+        (checksums, constants) that the byte lies in.
         """
         layout, number = self.layout, int(self.owners[byte])
         if number < 0:
@@ -226,8 +226,8 @@ class OfMap:
 
     @cached_property
     def _runs_of_bits(self) -> list[tuple[int, int, int]]:
-        """(first bit, number of bits, index of the field) of each piece of a field that lies in the
-        buffer as a whole, sorted.
+        """(first bit in the buffer, number of bits, index of the field) of each piece of a field
+        that lies wholly in the buffer, sorted.
         """
         runs = []
         for number, item in enumerate(self.registers):
@@ -242,8 +242,8 @@ class OfMap:
         return tuple(self.registers)
 
     def classes(self) -> ndarray:
-        """Return the kind of each byte: two kinds alternate for fields, addresses and fields
-        without a name have their own.
+        """Return the kind of each byte, ``(size,) uint8``: its place in ``kinds`` counted from 1,
+        or 0; two kinds alternate for fields that have a name and are no address.
         """
         turns = itertools.cycle((NAMED, NEXT))
         items = []
@@ -303,7 +303,7 @@ def meaning(items: Any, data: ndarray) -> Meaning:
     if isinstance(items, Found):
         items = items.layout
     if isinstance(items, Layout | Table):
-        # elements that share bytes, or lie in swapped words, are shown as items of bits
+        # a layout whose elements share bytes, or lie in swapped words, becomes items of bits
         in_bytes = items.bits >= BYTE_BITS and not items.swap
         if in_bytes or items.size > len(data):
             return OfLayout(items, data)
@@ -330,8 +330,8 @@ def _span(piece: Piece) -> str:
 
 
 def _most(kinds: ndarray) -> ndarray:
-    """Return the commonest number of each row ``(n, 8) uint8``; of equally common numbers, the one
-    that occurs first in the row.
+    """Return the commonest number in each row of ``kinds (n, 8) uint8``; of equally common numbers,
+    the number that occurs first in the row.
     """
     out = kinds[:, 0].copy()
     mixed = np.flatnonzero((kinds != out[:, None]).any(1))
@@ -379,7 +379,7 @@ def runs_of(data: ndarray, length: int) -> ndarray:
     >>> runs_of(np.array([7, 7, 7, 1, 1], np.uint8), 3).tolist()
     [True, True, True, False, False]
     """
-    # doubling: a run of n + m bytes begins where runs of n and, n later, of m bytes begin
+    # doubling: n + m equal bytes (m < n) begin where n begin, and n begin again m bytes later
     window, have = data[:-1] == data[1:], 1
     while have < length - 1:
         step = min(have, length - 1 - have)

@@ -23,17 +23,17 @@ NUMBERS = {
     "f64": "f8",
 }
 ELEMENTS = ("bytes", "text", *NUMBERS)
-MOST_PATTERN = 256  # the longest pattern, in bytes
-MOST_DIGITS = 80  # the longest number that is read, in digits
+MOST_PATTERN = 256  # a pattern has at most this many bytes
+MOST_DIGITS = 80  # a number that is read has at most this many digits
 WHOLE = 255
-FEW = 64  # if fewer than one offset in this many may match, each of them is tested
+FEW = 64  # if less than one offset in this many may match, the candidates are tested one by one
 
 
 class Pattern(NamedTuple):
-    """Bytes to look for: the bits that are set in ``mask`` must equal those of ``value``.
+    """Bytes to look for: where ``mask`` has a bit set, the bytes must have the bit of ``value``.
 
-    With ``above``, the number in these bits must be larger than ``value``: if ``value`` is
-    infinity, this finds every not-a-number.
+    With ``above``, the masked bytes, as an unsigned number, must be larger than ``value``: if
+    ``value`` is infinity, this finds every not-a-number.
     """
 
     value: bytes
@@ -82,7 +82,7 @@ def find(data: ndarray, asked: str, element: str = "bytes", big_endian: bool = F
         return np.zeros(0, np.int64)
     if wanted.above:
         return np.flatnonzero(_test(data, wanted, 0, len(wanted.value)))
-    tested: dict[tuple[bytes, bytes], ndarray] = {}  # results by value and mask of a piece
+    tested: dict[tuple[bytes, bytes], ndarray] = {}  # where a piece lies, by its value and mask
     everywhere: Any = None
     places: ndarray | None = None
     for first, size in _pieces(len(wanted.value)):
@@ -108,8 +108,8 @@ def find(data: ndarray, asked: str, element: str = "bytes", big_endian: bool = F
 
 
 def _pieces(size: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, size) of consecutive pieces of a pattern; sizes are 8, 4, 2 or 1 bytes, the
-    largest that fits.
+    """Yield (offset, size) of consecutive pieces of a pattern; a size is the
+    largest of 8, 4, 2 and 1 bytes that fits.
     """
     first = 0
     while first < size:
@@ -119,7 +119,8 @@ def _pieces(size: int) -> Iterator[tuple[int, int]]:
 
 
 def _test(data: ndarray, wanted: Pattern, first: int, size: int) -> ndarray:
-    """Return True for each offset at which a piece of the pattern lies, ``(n,) bool``.
+    """Return ``(n,) bool``: True for each offset in the data at which a piece of the pattern, its
+    ``size`` bytes from ``first``, lies.
 
     The data is read as words, once for each of the ``size`` alignments.
     """
@@ -155,8 +156,8 @@ def _of_hex(asked: str) -> Pattern:
     digits = re.sub(r"\s+", "", asked).removeprefix("0x")
     if not re.fullmatch(r"([0-9a-fA-F?]{2})+", digits) or not digits.strip("?"):
         raise ValueError(
-            f"search: got {asked!r:.60}, which is no hex, allowed are pairs of hex digits, ? for "
-            "any, such as 3f ?? 80"
+            f"search: got {asked!r:.60}, which is no hex, allowed are pairs of hex digits or ?, "
+            "which matches any digit, such as 3f ?? 80"
         )
     value = _short(bytes.fromhex(digits.replace("?", "0")))
     return Pattern(value, bytes.fromhex(re.sub("[^?]", "f", digits).replace("?", "0")))
@@ -165,7 +166,7 @@ def _of_hex(asked: str) -> Pattern:
 def _of_int(asked: str, element: str, kind: np.dtype) -> Pattern:
     info = np.iinfo(kind)
     if len(asked) > MOST_DIGITS:
-        asked = asked[:MOST_DIGITS] + "…"  # not a number: reading a long number is slow
+        asked = asked[:MOST_DIGITS] + "…"  # reading a long number is slow: … makes int refuse it
     try:
         number = int(asked, 0)
     except ValueError:

@@ -26,19 +26,19 @@ from npulab.support.text import plural
 
 COEFFICIENTS = "coefficients"
 MOST_BYTES = 2**26
-WINDOW = 2**22  # the most bytes that the page has at once, as messages are limited
+WINDOW = 2**22  # the page has at most this many bytes at once, as messages are limited
 STEP = 2**12  # a window begins at a multiple of this many bytes
-MOST_MARKS = 2**16  # how many matches the page marks, at most
-RUN = 16  # a run of at least this many equal bytes is taken for fill
-ROW = 16  # bytes in a row of the HTML
+MOST_MARKS = 2**16  # the page marks at most this many matches
+RUN = 16  # at least this many equal bytes in a row count as fill
+ROW = 16  # the HTML has this many bytes in a row
 FACE_ROWS = 16
-# the most meanings of a byte that are shown: in the line about it, and in the page's list
+# the most meanings of a byte in the line about the byte, and in the page's list
 MOST_IN_LINE = 4
 MOST_LISTED = 24
 CHANGED, FILLED, ZERO, CONSTANT, UNCHANGED, PLAIN = range(6)
 STATUSES = ("changed", "fill", "zero", "constant", "unchanged", "plain")
 COLOURS = ("kind", "status")
-STATUS_STEP = 32  # a byte's class is its status times this, plus its kind
+STATUS_STEP = 32  # a byte's class is its status times this, plus the number of its kind
 
 
 class ByteModel(Model):
@@ -109,8 +109,8 @@ class ByteModel(Model):
             self.address = data.addresses.get(self.buffer)
             self.simulated = data.simulated
         self.data = _buffer_bytes(data, self.buffer)
-        self._fault = ""  # why the query cannot be read
-        self.said = ""  # the reason if the target cannot explain the bytes
+        self._fault = ""  # the reason if the query cannot be read
+        self.said = ""  # the reason if the target cannot explain the buffer
         is_explained = self._given is not None and self.buffer == COEFFICIENTS
         self._asks = is_explained and items is None
         self.meaning: Meaning | None = None
@@ -124,7 +124,7 @@ class ByteModel(Model):
         if self.meaning is not None:
             self.colour = "kind"
 
-    # ---- state as text ----
+    # ---- the state as text ----
 
     @property
     def size(self) -> int:
@@ -138,8 +138,8 @@ class ByteModel(Model):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the kinds of meanings; the number of a kind is its place here, counted from
-        1.
+        """The names of the kinds of meanings; the number of a kind is its place in this tuple,
+        counted from 1.
         """
         if self.meaning is None:
             return ()
@@ -179,8 +179,8 @@ class ByteModel(Model):
         return self.statuses[self.window] * np.uint8(STATUS_STEP) + self.kind_of[self.window]
 
     def values(self, byte: int) -> list[tuple[str, str]]:
-        """Return (element type, value as text) for the numbers of every type that begin at a byte,
-        in the byte order ``big_endian``.
+        """Return (element type, value as text) for the number of every type that begins at a byte;
+        the byte order is big-endian if ``big_endian`` is set.
         """
         order = "<"
         if self.big_endian:
@@ -197,7 +197,7 @@ class ByteModel(Model):
 
     def describe(self, byte: int) -> str:
         """Return one line about a byte: offset, address, value, meanings, status, and the
-        references' values if they differ.
+        references' values if the byte is changed.
         """
         parts = [f"byte {byte:#x} ({byte})"]
         if self.address is not None:
@@ -235,8 +235,8 @@ class ByteModel(Model):
 
     @property
     def _unchanged(self) -> int:
-        """The status of a byte that equals every reference and is neither fill nor zero; "plain" if
-        there is no reference.
+        """The number of the status, in ``STATUSES``, of bytes that equal every reference and are
+        neither fill nor zero; "plain" if there is no reference.
         """
         if not self.references:
             return PLAIN
@@ -244,11 +244,11 @@ class ByteModel(Model):
             return UNCHANGED
         return CONSTANT
 
-    # ---- acts ----
+    # ---- acts of a person or the page ----
 
     def compare(self, reference: Any) -> None:
-        """Compare the bytes with another buffer or capture, with several of them, or (None) with
-        nothing.
+        """Compare the bytes with another buffer or capture, with several buffers or captures, or
+        with nothing (None).
         """
         several = [reference]
         if reference is None:
@@ -277,8 +277,8 @@ class ByteModel(Model):
         draft.unobserve(self.read_as)
 
     def seek(self, step: int = 1) -> None:
-        """Select the next match after the cursor, or with -1 the match before it; the first match
-        comes after the last.
+        """Select the next match after the cursor, or with -1 the match before the cursor; after the
+        last match comes the first.
         """
         if not self.query:
             self.set_trait("note", "no value to look for")
@@ -305,7 +305,7 @@ class ByteModel(Model):
         if text == "end":
             text = str(self.size - 1)
         if len(asked) > MOST_DIGITS:
-            text = ""  # not a number: reading a very long number is slow
+            text = ""  # reading a long number is slow: int refuses an empty text
         try:
             number = int(text.removeprefix("@").removeprefix("+"), 0)
         except ValueError:
@@ -316,7 +316,7 @@ class ByteModel(Model):
         if text.startswith("@"):
             if self.address is None:
                 raise ValueError(
-                    f"go to: got {asked!r:.60}, allowed are offsets, as no address is known"
+                    f"go to: got {asked!r:.60}, allowed are offsets, as the buffer has no address"
                 )
             number -= self.address
         if text[0] in "+-":
@@ -326,12 +326,12 @@ class ByteModel(Model):
         self.select(number)
 
     def write(self, asked: str) -> None:
-        """Write a value over the bytes from the first of the selection on.
+        """Write a value over the bytes that begin with the first byte of the selection.
 
-        The value is typed as in a search, in the type ``element`` and the byte order
-        ``big_endian``; a ``?`` leaves a digit as it is. If there is no reference, the bytes before
-        the write become the reference. Raises ValueError for a text that is not such a value, and
-        if the value reaches past the end.
+        The value is typed as in a search, in the type ``element`` and the byte order that
+        ``big_endian`` says; a ``?`` leaves a digit as it is. If there is no reference, the bytes
+        before the write become the reference. Raises ValueError for a text that is not such a
+        value, and if the value reaches past the end.
         """
         typed = pattern(asked, self.element, self.big_endian)
         first, _ = self.selection
@@ -365,18 +365,18 @@ class ByteModel(Model):
         return False
 
     def _put_bytes(self, first: int, value: bytes) -> tuple[int, bytes]:
-        """Write bytes at an offset, update everything that depends on them, and return (offset, old
-        bytes): the write that undoes this one.
+        """Write bytes at an offset, update everything that depends on the bytes, and return
+        (offset, old bytes): the write that undoes this write.
         """
         axis = self.axis
         old = self.data[first : first + len(value)].tobytes()
-        self.data = self.data.copy()  # a copy is changed, as the reference may be this array
+        self.data = self.data.copy()  # the reference may be this array: it must not change
         self.data[first : first + len(value)] = np.frombuffer(value, np.uint8)
         self._read(self._items)
         self._search(None)
         self._judge()
         self.axis = -1
-        if axis < len(self.axes):  # the target may have explained the bytes in another way
+        if axis < len(self.axes):  # the new meaning may have fewer axes
             self.axis = axis
         self.select(first, len(value))
         return first, old
@@ -395,7 +395,7 @@ class ByteModel(Model):
             case {"go": str() as text} | {"write": str() as text}:
                 try:
                     getattr(self, *asked)(text)
-                except ValueError as error:  # a message has no cell that could show the error
+                except ValueError as error:  # no cell could show an error of a page's message
                     self.set_trait("note", str(error))
             case _:
                 raise ValueError(
@@ -403,7 +403,7 @@ class ByteModel(Model):
                     "a text, undo and redo with 1"
                 )
 
-    # ---- observers ----
+    # ---- what follows from the traits ----
 
     @property
     def axes(self) -> list[int]:
@@ -453,12 +453,12 @@ class ByteModel(Model):
         self.axis = -1
 
     def _judge(self) -> None:
-        """Find the status of every byte, and update everything that depends on it."""
+        """Find the status of every byte, and update everything that depends on the statuses."""
         kinds = self.kinds
         fill = runs_of(self.data, RUN) & (self.kind_of == 0)
         if FILL in kinds:
             fill |= self.kind_of == kinds.index(FILL) + 1
-        # a later status overwrites an earlier one
+        # each status overwrites the statuses above it
         statuses = np.full(self.size, self._unchanged, np.uint8)
         statuses[self.data == 0] = ZERO
         statuses[fill] = FILLED
@@ -616,8 +616,8 @@ class ByteView(View):
 
 
 def _counts(numbers: ndarray, names: Sequence[str]) -> dict[str, int]:
-    """Return how many bytes have each name; ``numbers`` are indices of ``names``, and empty or
-    unused names are left out.
+    """Return how many bytes have each name; ``numbers`` has an index of ``names`` for each byte; the
+    empty name and unused names are left out.
     """
     counts = np.bincount(numbers, minlength=len(names)).tolist()
     return {name: count for name, count in zip(names, counts, strict=True) if name and count}
@@ -647,8 +647,8 @@ def _buffer(capture: Capture, name: str | None) -> str:
 
 
 def _buffer_bytes(data: Any, buffer: str, name: str = "data") -> ndarray:
-    """Return bytes as ``(n,) uint8``: of a capture the buffer with this name, of anything else its
-    bytes.
+    """Return bytes as ``(n,) uint8``: those of the named buffer if ``data`` is a capture, else
+    those of ``data`` itself.
 
     Raises ValueError for no bytes or too many.
     """

@@ -28,19 +28,18 @@ from npulab.captures.listing import folded
 from npulab.registers.fields import Field
 
 ABSENT = "–"
-MOST_VALUES = 5  # how many values of a field in a set are shown, at most
-MOST_LETTERS = 120  # letters of a value that are shown, at most
+MOST_VALUES = 5  # at most this many values of a field in a set are shown
+MOST_LETTERS = 120  # at most this many letters of a value are shown
 
 
 @dataclass(frozen=True)
 class DiffRow:
     """A field that differs: its place, and its raw number (hex) and value in ``a`` and ``b``.
 
-    ``job`` is the name of the job, or of several jobs with the same difference; the number of the
-    task if the job has no name. ``xor``
-    has the bits that differ, or is None unless each side has a single value; ``differs`` is
-    "always" or "sometimes" for two sets. ``automatic`` is True for a field that nobody named,
-    ``bits`` is the field's place in its register.
+    ``job`` is the name of the job (its number if it has no name), or of several jobs with the same
+    difference. ``xor`` has the bits that differ; it is None unless each side has a single value.
+    ``differs`` is "always" or "sometimes" for two sets. ``automatic`` is True for a field that
+    nobody named, ``bits`` is the field's place in its register.
     """
 
     task: int = field(repr=False)
@@ -92,8 +91,8 @@ class DiffRow:
 
     @property
     def binary(self) -> list[str]:
-        """The binary digits of ``a`` and of ``b``, highest bit first; empty for an address, and if
-        a side has several values.
+        """The binary digits of the raw numbers in ``a`` and in ``b``, highest bit first; no digits
+        for an address, and if a side has several values.
 
         >>> row = DiffRow(0, "NN", "w1", "pad", "[4:2]", "0x1", "0x5", 4, "1", "5", False, False,
         ...               width=3)
@@ -132,8 +131,7 @@ class DiffRow:
         return " · ".join(filter(None, [place, a, b, bits, self.differs, kind, self.known]))
 
     def matches(self, pattern: str) -> bool:
-        """True if a glob matches the field's name, alone or with the names of register, or block
-        and register, in front.
+        """True if a glob matches ``field``, ``register.field`` or ``block.register.field``.
 
         A pattern without ``*``, ``?`` and ``[`` matches each name that contains it. Case is
         ignored.
@@ -172,7 +170,7 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
     records = []
     for row in found:
         names = {"task": row.task, "block": row.block, "register": row.register, "field": row.field}
-        # jobs are folded if their rows have equal texts; the task is not a part of these texts
+        # rows that differ in nothing but the task become one row
         records.append({**names, "row": row})
     folded_rows = []
     for record in folded(records, jobs_of(a, b)):
@@ -184,7 +182,9 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
 def _fields_of(
     a: Capture | CaptureSet, b: Capture | CaptureSet
 ) -> tuple[list[RawFields], list[RawFields]]:
-    """Return the fields of the captures of each side by key, as ``npulab.diff`` compares them."""
+    """Return for each side a dictionary per capture: the fields, with raw numbers, by the key under
+    which ``npulab.diff`` compares them.
+    """
     if isinstance(a, Capture) and isinstance(b, Capture):
         mine, theirs = fields_side_by_side(a, b, aligned(a.jobs, b.jobs))
         return [mine], [theirs]
@@ -199,7 +199,7 @@ def captures_of(side: Capture | CaptureSet) -> Iterable[Capture]:
 
 @dataclass(frozen=True)
 class _Side:
-    """The values that a field has on one side, and its distinct raw numbers there."""
+    """The values that a field has in the captures of one side, and its distinct raw numbers."""
 
     values: Sequence[Any]
     raws: Sequence[int]
@@ -207,7 +207,7 @@ class _Side:
 
     @property
     def single(self) -> int | None:
-        """The raw number, if all captures of the side have the field with the same number; else
+        """The raw number if all captures of the side have the same number in the field, else
         None.
         """
         if len(self.raws) == 1 and None not in self.values:
@@ -244,7 +244,7 @@ def _side(values: Any, address: bool, key: Key, captures: list[Any]) -> _Side:
 
 
 def _row_of_job(row: Difference, jobs: int) -> DiffRow:
-    """Return the row of a whole job; ``jobs`` is the number of jobs of ``a``."""
+    """Return the row of a whole job; ``jobs`` is the number of jobs in the capture ``a``."""
     a, b = row.a or ABSENT, row.b or ABSENT
     text = edited_job(row, jobs, "b")
     return DiffRow(*row.key, "", a, b, None, a, b, False, False, known=text, job=str(row.task))
@@ -253,7 +253,7 @@ def _row_of_job(row: Difference, jobs: int) -> DiffRow:
 def _row(row: Any, key: Key, item: Field | None, a: _Side, b: _Side) -> DiffRow:
     differs = str(row.get("differs", ""))
     address = bool(row["address"])
-    if item is None:  # the row is the order of jobs or of writes, which has no raw number
+    if item is None:  # an order of jobs or of writes has no raw number
         return DiffRow(*key, "", a.meant, b.meant, None, a.meant, b.meant, address, False, differs)
     xor = None
     if a.single is not None and b.single is not None:
@@ -282,8 +282,8 @@ def _sort_key(
     b: Capture | CaptureSet,
     every: dict[Key, Field],
 ) -> Callable[[Key], tuple[Any, ...]]:
-    """Return a function that gives a field's key a tuple to sort by: job, block (in the order of
-    the captures), register (in the order of the map, unknown registers last), lowest bit.
+    """Return a function that takes a field's key and returns a tuple to sort by: job, block (in the
+    order of the captures), register (in the order of the map, unknown registers last), lowest bit.
     """
     words: dict[tuple[str, str], int] = {}
     for capture in (*captures_of(a), *captures_of(b)):
@@ -309,8 +309,8 @@ def _sort_key(
 
 
 def _bits_text(item: Field) -> str:
-    """Return the bits of a field, as ``[6:3]``; a field of several pieces has the word in front of
-    each.
+    """Return the bits of a field, as ``[6:3]``; if the field has several pieces, each has the
+    number of its word in front.
 
     >>> from npulab.bits import Piece
     >>> _bits_text(Field("", "r", "f", (Piece(5, 3, 4, 0),)))

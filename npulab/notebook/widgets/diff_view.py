@@ -21,7 +21,7 @@ from npulab.notebook.widgets.diff_rows import DiffRow, captures_of, rows
 from npulab.notebook.widgets.frame import RowsModel, View, assets, table_html
 from npulab.support.text import plural
 
-MOST_QUERY = 200  # letters of a query that are used, at most
+MOST_QUERY = 200  # at most this many letters of a query are used
 FILTERS = ("addresses", "with a name", "of another name")
 COLUMNS = ("register", "field", "bits", "a", "b", "xor", "meaning")
 
@@ -36,7 +36,7 @@ class DiffModel(RowsModel):
     index of a shown row, at first of a field that is not an address; -1 if none is shown).
     ``shown`` (indices of rows), ``summary`` and ``hidden`` (the number of rows that each filter
     leaves out) follow. If jobs were put in, left out or moved, ``streams`` says so in one sentence,
-    with which ``summary`` begins. Raises TypeError and ValueError as ``npulab.diff`` does,
+    which begins ``summary``. Raises TypeError and ValueError as ``npulab.diff`` does,
     ValueError for an index outside.
 
     >>> from npulab.bits import RegisterMap
@@ -69,9 +69,9 @@ class DiffModel(RowsModel):
         self.a, self.b = a, b
         self.rows, self.equal = rows(a, b)
         self.buffers = []
-        self.streams = ""  # what differs, if jobs were put in, left out or moved
+        self.streams = ""  # a sentence if jobs were put in, left out or moved
         if isinstance(a, Capture) and isinstance(b, Capture):
-            if self.rows and self.rows[0].of_job:  # rows of jobs come first
+            if self.rows and self.rows[0].of_job:  # rows of whole jobs come first
                 self.streams = streams_differ(differences(a, b), len(a.jobs))
             for row in diff_buffers(a, b).itertuples():
                 count = plural(row.bytes, "byte")
@@ -79,7 +79,7 @@ class DiffModel(RowsModel):
         super().__init__()
         self._filter(None)
 
-    # ---- state as text ----
+    # ---- the state as text ----
 
     @property
     def title(self) -> str:
@@ -92,8 +92,8 @@ class DiffModel(RowsModel):
 
     @property
     def hidden(self) -> dict[str, int]:
-        """By name of a filter, the number of rows that it leaves out; a row counts for the first
-        filter that leaves it out.
+        """The number of rows that each filter leaves out, by the filter's name; a row counts for
+        the first filter that leaves it out.
         """
         counts = Counter(map(self._filter_of, self.rows))
         return {name: counts[name] for name in FILTERS if counts[name]}
@@ -139,7 +139,7 @@ class DiffModel(RowsModel):
     # ---- filters ----
 
     def _filter_of(self, row: DiffRow) -> str:
-        """Return the name of the first filter that leaves a row out, "" if the row is shown."""
+        """Return the name of the first filter that leaves the row out; "" if the row is shown."""
         if row.address and not self.addresses:
             return "addresses"
         if self.unknown and not row.automatic:
@@ -154,7 +154,7 @@ class DiffModel(RowsModel):
 
     def _first(self) -> int:
         """Return the index of the first shown row that is not an address, or else of the first
-        shown row; -1 if none is shown.
+        shown row; -1 if no row is shown.
         """
         for index in self.shown:
             if not self.rows[index].address:
@@ -216,7 +216,7 @@ class DiffView(View):
 
 
 def _escaped(text: str) -> str:
-    """Return a text with the signs of Markdown escaped.
+    """Return a text as one line, with the signs of Markdown and HTML escaped.
 
     >>> print(_escaped("a|b <c> `d` _pad_ in_h"))
     a\\|b &lt;c&gt; \\`d\\` \\_pad\\_ in_h

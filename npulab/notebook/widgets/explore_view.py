@@ -61,7 +61,7 @@ class ExploreModel(Model):
     def title(self) -> str:
         stated = [self._record.get(name) for name in ("command", "target", "source")]
         source = next(filter(None, stated), "a source")
-        if not isinstance(source, str):  # a command as a list of words
+        if not isinstance(source, str):  # a command is a list of words
             source = " ".join(source)
         return f"exploration of {source}"
 
@@ -76,8 +76,8 @@ class ExploreModel(Model):
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The acts that are possible now: ``("run",)``, ``("stop",)`` or none; after it stopped or
-        failed it can run again only with a store.
+        """The acts that are possible now: ``("run",)``, ``("stop",)`` or none; an exploration that
+        stopped or failed can run again only with a store.
         """
         again = self._resumes and self.state in ("stopped", "failed")
         if self.state == "runs":
@@ -87,10 +87,10 @@ class ExploreModel(Model):
         return ()
 
     def run(self, wait: bool = False) -> None:
-        """Begin, or continue from the store; with ``wait`` return when the exploration ends, and
-        raise its error.
+        """Begin the exploration, or continue it from the store; with ``wait`` return when it ends,
+        and raise its error.
 
-        Raises ValueError if it cannot run now.
+        Raises ValueError if "run" is not ``allowed`` now.
         """
         if "run" not in self.allowed:
             raise ValueError(
@@ -128,7 +128,7 @@ class ExploreModel(Model):
             if self._halt.is_set():
                 state = "stopped"
             self._publish(state)
-        except BaseException as error:  # an error in a thread would be lost
+        except BaseException as error:  # an error that leaves a thread is lost
             self.error = error
             self._last = Step(self._last.asked, self.budget, sentence(error))
             self._publish("failed")

@@ -123,7 +123,9 @@ class MapModel(ActingModel):
         a new file, or "" for the draft's own file.
         """
         if not isinstance(message, Mapping) or message.get("do") not in ACTS:
-            raise ValueError(f"got {str(message)[:80]!r}, allowed is one of {', '.join(ACTS)}")
+            raise ValueError(
+                f"message: got {str(message)[:80]!r}, allowed is one of {', '.join(ACTS)}"
+            )
         do, field, text = message["do"], message.get("field", ""), message.get("text", "")
         if not isinstance(field, str) or not isinstance(text, str):
             raise ValueError(f"{do}: got {field!r:.40} and {text!r:.40}, allowed are texts")

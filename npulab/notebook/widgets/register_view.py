@@ -172,7 +172,9 @@ class RegisterModel(JobBits):
         if isinstance(message, Mapping):
             do = message.get("do")
         if do not in ACTS:
-            raise ValueError(f"got {str(message)[:80]}, allowed is one of {', '.join(ACTS)}")
+            raise ValueError(
+                f"message: got {str(message)[:80]}, allowed is one of {', '.join(ACTS)}"
+            )
         if do == "filter":
             return super()._act(message)
         if do == "type":
