@@ -70,8 +70,8 @@ class Row(NamedTuple):
     bad: str
 
 
-# The model that writes a journal, by the journal's path: if a cell is run again, the new model takes
-# the journal over from the model of the earlier run.
+# The model that writes a journal, by the journal's path: if a cell is run again, the new model
+# takes the journal over from the model of the earlier run.
 _WRITERS: WeakValueDictionary[Path, BisectModel] = WeakValueDictionary()
 
 

@@ -616,8 +616,8 @@ class ByteView(View):
 
 
 def _counts(numbers: ndarray, names: Sequence[str]) -> dict[str, int]:
-    """Return how many bytes have each name; ``numbers`` has an index of ``names`` for each byte; the
-    empty name and unused names are left out.
+    """Return how many bytes have each name; ``numbers`` has an index of ``names`` for each byte;
+    the empty name and unused names are left out.
     """
     counts = np.bincount(numbers, minlength=len(names)).tolist()
     return {name: count for name, count in zip(names, counts, strict=True) if name and count}

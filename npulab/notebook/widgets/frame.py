@@ -19,18 +19,18 @@ from npulab.notebook.signs import VARIABLES
 from npulab.support.refuse import near
 
 HERE = Path(__file__).parent
-MOST_NAMED = 12  # the most names that an error lists
+MOST_NAMED = 12  # an error lists at most this many names
 
 
-# This is a trait type and not a @validate method, because traitlets runs @validate methods only
-# after all traits of a message are set, and then takes back only values that raised TraitError.
+# ``Numbers`` is a trait type and has no @validate method: traitlets runs such a method only after
+# all traits of a message are set, and takes a value back only if the method raised TraitError.
 class Numbers(TraitType[Any, Any]):
     """A trait for a whole number, or a tuple of whole numbers, each in a range that the trait's
     owner gives.
 
     ``form`` names the numbers, as in ``(word, bit)``; ``ranges`` is called with the owner and the
-    numbers and returns (least, end) of each. With ``empty`` an empty tuple is allowed, too. Raises
-    ValueError for any other value.
+    numbers, and returns (least, end) for each number. With ``empty`` an empty tuple is allowed,
+    too. Raises ValueError for any other value.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Numbers(TraitType[Any, Any]):
         return self.check(self.name, obj, value)
 
     def check(self, name: str | None, owner: Any, value: Any) -> Any:
-        """Return the value as int or tuple of ints; raises ValueError, under ``name``, for a value
-        that is not allowed.
+        """Return the value as int or tuple of ints; raises ValueError, which begins with ``name``,
+        for a value that is not allowed.
         """
         names = re.findall(r"\w+", self.form)
         single = "(" not in self.form
@@ -77,7 +77,7 @@ class Numbers(TraitType[Any, Any]):
 
 
 class NameIn(TraitType[str, Any]):
-    """A trait for one of the names in an attribute of the owner, or an empty text for none."""
+    """A trait for one of the names that an attribute of the trait's owner has; "" is no name."""
 
     default_value = ""
 
@@ -110,12 +110,12 @@ class Model(HasTraits):
 
     @property
     def line(self) -> str:
-        """The title and the summary in one line, for ``repr``."""
+        """The title and the summary in one line, which ``repr`` shows."""
         return f"{self.marked_title}: {self.summary}"
 
     @property
     def marked_title(self) -> str:
-        """The title; if the captures are simulated, it says so."""
+        """The title, which also says if the captures are simulated."""
         if self.simulated:
             return f"{self.title}, simulated"
         return str(self.title)
@@ -136,15 +136,15 @@ class Model(HasTraits):
 
 
 class ActingModel(Model):
-    """A model that acts on messages of its page; ``status`` reports the result of the last one."""
+    """A model that acts on messages of its page; ``status`` reports the last message's result."""
 
     status = Unicode()
 
     def press(self, message: Any) -> None:
-        """Act on a message of the page and report the result in ``status``, also if the message is
-        refused; this never raises.
+        """Act on a message of the page and report the result in ``status``. If the message is
+        refused, ``status`` has the error, which is not raised.
         """
-        self.status = ""  # so that observers see the next status even if it is the same text
+        self.status = ""  # observers then see the next status even if it has the same text
         try:
             self.status = self._act(message)
         except (ValueError, LookupError, OverflowError, OSError) as error:
@@ -155,8 +155,8 @@ class ActingModel(Model):
 
 
 class RowsModel(Model):
-    """A model of ``rows``: ``shown`` has the indices of those that its filters keep, ``selected``
-    is one of them, -1 if there is none.
+    """A model of ``rows``: ``shown`` has the indices of the rows that its filters keep,
+    ``selected`` is one of these indices, or -1 if no row is shown.
     """
 
     rows: Sequence[Any]
@@ -166,7 +166,7 @@ class RowsModel(Model):
 
     @property
     def count(self) -> int:
-        """The number of rows."""
+        """The number of rows, shown or not."""
         return len(self.rows)
 
     @property
@@ -188,7 +188,7 @@ class RowsModel(Model):
             self.selected = self._first()
 
     def _first(self) -> int:
-        """Return the index of the row that is selected at first, -1 if none is shown."""
+        """Return the index of the row that is selected at first, -1 if no row is shown."""
         return next(iter(self.shown), -1)
 
     def _summary(self) -> str:
@@ -200,17 +200,17 @@ class View(anywidget.AnyWidget):
 
     ``_linked`` names the traits that the page may set, ``_followed`` the traits that it only reads,
     ``_together`` the traits that it reads and gets in one message when the model's ``turn``
-    changes. A view may have further models, ``more``; a trait comes from them only if ``model``
-    does not have it. ``_fixed`` names attributes of the model that the page gets as lists when the
-    view is made. Traits that the view does not declare are copied from ``_of``, the class of the
-    model; the page gets all traits of the view except ``_kept``. A public attribute that the view
-    does not have is looked up in the model.
+    changes. A view may have further models, ``more``; a trait comes from a further model only if
+    ``model`` does not have the trait. ``_fixed`` names attributes of the model that the page gets
+    as lists when the view is made. Traits that the view does not declare are copied from ``_of``,
+    the class of the model; the page gets all traits of the view except ``_kept``. A public
+    attribute that the view does not have is looked up in the model.
     """
 
     title = Unicode().tag(sync=True)
     summary = Unicode().tag(sync=True)
     simulated = Bool().tag(sync=True)
-    model: Any = None  # None until the model is made, and if its arguments are refused
+    model: Any = None  # None until the view's model is made
     _of: type[HasTraits]
     _linked: tuple[str, ...] = ()
     _followed: tuple[str, ...] = ()
@@ -228,7 +228,7 @@ class View(anywidget.AnyWidget):
                 if name not in cls._fixed:
                     trait = copy(getattr(cls._of, name))
                 trait.metadata = {**trait.metadata, "sync": name not in cls._kept}
-                # so that the link can set it; values from the page are ignored
+                # the link must set the trait; values that the page sends are ignored
                 trait.read_only = False
                 trait.class_init(cls, name)
                 setattr(cls, name, trait)
@@ -238,7 +238,7 @@ class View(anywidget.AnyWidget):
         self.model = model
         of = dict[str, Model]()
         given = {name: list(getattr(model, name)) for name in self._fixed}
-        # linked traits come last, because their ranges can depend on the traits before them
+        # linked traits come last, because their ranges can depend on other traits
         for name in (*self._together, *self._followed, *self._linked):
             of[name] = model
             for owner in (*reversed(more), model):
@@ -284,10 +284,10 @@ class View(anywidget.AnyWidget):
 
 
 def assets(*names: str) -> tuple[str, str]:
-    """Return the script and the style sheet of a view: the files ``frame``, which all views share,
-    then the files of each name.
+    """Return the script and the style sheet of a view as texts: the files ``frame``, which all
+    views share, then the files of each name.
 
-    The style sheet begins with the colours of differences.
+    The style sheet begins with variables for the colours of differences.
     """
     script, style = "", VARIABLES
     for name in ("frame", *names):
@@ -299,8 +299,8 @@ def assets(*names: str) -> tuple[str, str]:
 
 
 def table_html(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of texts as HTML; if there are too many rows, a last row says how many more
-    there are.
+    """Return a table of texts as HTML; if the rows are too many, the last row says how many are
+    left out.
     """
     rows = list(rows)
     shown = rows[: ROWS_SHOWN - 2]

@@ -16,24 +16,24 @@ from npulab.analysis.correlate import related
 from npulab.analysis.laws.naming import NAME
 from npulab.support.late import pd
 
-# the most points, curves and names in a picture, so that it is drawn quickly and can be read
+# a picture has at most this many points, so that it is drawn quickly
 MOST_POINTS = 300
-MOST_CURVES = 5  # the most curves of a law; each is for one combination of its other parameters
+MOST_CURVES = 5  # at most this many curves of a law, each for other values of its other parameters
 MOST_RIVAL_CURVES = 3
-GRID = 160  # points of a curve
-MOST_HOVERED = 6  # parameters in a point's hover text
-MOST_CHANGED = 3  # parameters in the line that asks for a capture
+GRID = 160  # a curve has at most this many points
+MOST_HOVERED = 6  # a point's hover text names at most this many parameters
+MOST_CHANGED = 3  # the line that asks for a capture names at most this many parameters
 
-Record: TypeAlias = dict[str, Any]  # a JSON object
+Record: TypeAlias = dict[str, Any]  # an object of JSON
 
 
 def scatter(law: Any, laws: Any, name: str, values: ndarray, against: str) -> Record:
     """Return the picture of a field against a parameter as JSON values.
 
-    ``points`` are [x, raw, step (index of the law's step; -1: none), 1 if the law predicts the
-    value, captures, hover text]; ``curves`` are lines of the law and of its rivals; ``names`` label
-    the positions on the x axis if the parameter is a text; ``text`` is a sentence. ``law`` is None
-    for bits without a law.
+    ``points`` are [x, raw, index of the law's step (a formula and its condition; -1: no step), 1 if
+    the law predicts the value and else 0, number of captures, hover text]; ``curves`` are lines of
+    the law and of its rivals; ``names`` label the positions on the x axis if the parameter is a
+    text; ``text`` is a sentence. ``law`` is None for bits without a law.
     """
     across, labels = positions(laws.parameters[against])
     own: list[str] = []
@@ -68,8 +68,8 @@ def scatter(law: Any, laws: Any, name: str, values: ndarray, against: str) -> Re
 
 
 def positions(column: Any) -> tuple[ndarray, list[str]]:
-    """Return the captures' positions on the x axis, ``(N,) float64``, and the labels of positions
-    0, 1, ... if the parameter is a text (else none).
+    """Return the captures' positions on the x axis, ``(N,) float64``, and, if the parameter is a
+    text, the labels of the positions 0, 1, ... (else no labels).
     """
     values = np.asarray(column)
     if values.dtype.kind in "biuf":
@@ -90,7 +90,7 @@ def _points(captured: pd.DataFrame, layers: pd.DataFrame) -> list[list[Any]]:
     )
     count = len(groups)
     spread = np.linspace(0, count - 1, min(count, MOST_POINTS))
-    layers = layers.astype(object)  # in a row of integers and reals the integers would become reals
+    layers = layers.astype(object)  # integers would become reals in a row that also has reals
     points = []
     for group in groups.iloc[spread.round().astype(int)].itertuples():
         hover = _hover(group, _assignments(layers.iloc[group.first], layers))
@@ -113,16 +113,16 @@ def _hover(group: Any, layer: str) -> str:
 
 
 def _curves(law: Any, laws: Any, against: str, own: list[str]) -> tuple[list[Record], int]:
-    """Return lines of the law, then lines of its rivals, and the number of combinations that are
-    left out.
+    """Return curves of the law, then curves of its rivals, and the number of combinations without a
+    curve.
 
-    The law has a line for each of the commonest combinations of its other parameters; rivals are
-    drawn for the commonest only.
+    The law has a curve for each of the commonest combinations of values of its parameters other
+    than ``against``; a rival has a curve for the commonest combination only.
     """
     frame = laws.parameters
     column = np.asarray(frame[against])
     grid = np.linspace(column.min(), column.max(), GRID)
-    kind: Any = np.float32  # the type that laws read real parameters in
+    kind: Any = np.float32  # laws read real parameters in this type
     if column.dtype.kind in "biu":
         kind = np.int64
         grid = grid.round()
@@ -145,8 +145,8 @@ def _curves(law: Any, laws: Any, against: str, own: list[str]) -> tuple[list[Rec
 
 
 def _commonest(frame: pd.DataFrame, names: list[str]) -> list[int]:
-    """Return the first capture of each combination of the named parameters; the commonest
-    combination comes first.
+    """Return the number of the first capture for each combination of values of the named
+    parameters; the commonest combination comes first.
     """
     if not names:
         return [0]
@@ -167,8 +167,8 @@ def _swept(frame: pd.DataFrame, capture: int, name: str, values: ndarray) -> pd.
 def _pieces(
     kind: str, held: str, grid: ndarray, values: ndarray, steps: ndarray
 ) -> Iterator[Record]:
-    """Yield a curve in pieces, one for each run of points that a step of the law decides; points
-    without a step are left out.
+    """Yield a curve in pieces: a piece for each run of points that one step of the law (a formula
+    and its condition) decides; points that no step decides are left out.
     """
     points = np.stack([grid, values], axis=1)
     cuts = np.flatnonzero(np.diff(steps)) + 1
@@ -179,10 +179,10 @@ def _pieces(
 
 
 def usual_parameter(own: list[str], laws: Any, values: ndarray) -> str:
-    """Return the parameter against which a field is drawn: of the law's own parameters (of all
-    parameters, if the law has none) the one whose values say most about the field's values.
+    """Return the parameter against which a field is drawn: the parameter whose values say most
+    about the field's values, of the law's own parameters, or of all if the law has none.
     """
-    # a parameter of two values mostly decides the step, so that a curve over it is flat
+    # a parameter of two values mostly decides the law's step, and a curve over it is flat
     counts = laws.parameters[own].nunique(dropna=False)
     sizes = counts.index[counts > 2].tolist()
     names = sizes or own or laws.parameters.columns.tolist()
@@ -192,8 +192,8 @@ def usual_parameter(own: list[str], laws: Any, values: ndarray) -> str:
 
 
 def own_parameters(law: Any, laws: Any) -> list[str]:
-    """Return the parameters that a law reads: those of its formulas, then those of its conditions,
-    then those of the laws of other fields that it reads.
+    """Return the parameters that a law reads: first in its formulas, then in its conditions, then
+    in the laws of other fields that the law reads.
 
     >>> from types import SimpleNamespace as Fake
     >>> width = Fake(name="w0_0_8", steps=(("always", "w"),))
@@ -224,8 +224,8 @@ def own_parameters(law: Any, laws: Any) -> list[str]:
 def capture_line(
     capture: Mapping[str, Any], parameters: pd.DataFrame, first: list[str]
 ) -> tuple[str, str]:
-    """Return two texts that say what to capture: a line with the nearest capture and the changes to
-    it, and all parameters if the line leaves some out (else empty).
+    """Return two texts that say what to capture: a line with the nearest capture and the changes
+    to it, and a text with all parameters if the line leaves some out (else "").
 
     ``first`` are the parameters that the line names before all others.
     """
@@ -253,7 +253,7 @@ def _assignments(values: Any, names: Iterable[str]) -> str:
 
 
 def short(value: Any) -> str:
-    """Return a value as text; a real number with six digits."""
+    """Return a value as text; real numbers have six digits."""
     if isinstance(value, float | np.floating):
         return f"{value:.6g}"
     return str(value)

@@ -33,13 +33,13 @@ from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.support.text import part_said, plural
 
 COLOURS = ("status", "flips", "relation")
-# the most rows in a panel: of related parameters, of open bits, of rival laws, and of fields whose
-# laws read the field
+# the most rows in a field's panel: related parameters, reasons why bits are open, rival laws, and
+# fields whose laws read the field
 MOST_RELATED = 4
 MOST_OPEN = 8
 MOST_RIVALS = 6
 MOST_READERS = 12
-UNEXPLAINED = ("reason", "detail", "related")  # columns of laws.open that a query searches
+UNEXPLAINED = ("reason", "detail", "related")  # a query also searches these columns of laws.open
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class RunOfBits:
     width: int
     status: str
     law: Any = None
-    index: int = -1  # index of the law's field in laws.fields; -1 without a law
+    index: int = -1  # index in laws.fields, -1 without a law
     name: str = ""
 
     @property
@@ -74,13 +74,13 @@ class LawModel(Model):
 
     ``laws`` is the result of ``find_laws``. Can be set and observed: ``place``, (word, bit);
     ``opened``, True to show the panel of the field at ``place``; ``query``, words that must all
-    occur in a field's name, law, status or reason; ``colour``, "status", "flips" (share of
-    neighbouring captures in which a bit flips) or "relation" (mutual information with
-    ``parameter``, in bits); ``parameter``; ``against``, the parameter of the panel's picture, or ""
-    for the parameter that is most related to the field, out of those that its law reads. These
-    follow: ``matches`` (indices of ``runs``), ``shades`` (per word 32 numbers from 0 to 100, bit 0
-    first; none for the status) and ``panel`` (JSON values). Raises ValueError for a place outside,
-    LookupError for an unknown parameter.
+    occur in a field's name, bits, status, law, rivals or reasons why it is open; ``colour``,
+    "status", "flips" (share of neighbouring captures in which a bit flips) or "relation" (mutual
+    information with ``parameter``, in bits); ``parameter``; ``against``, the parameter of the
+    panel's picture, or "" for the parameter that is most related to the field, out of those that
+    its law reads. These follow: ``matches`` (indices of ``runs``), ``shades`` (per word 32 numbers
+    from 0 to 100, bit 0 first; none for the status) and ``panel`` (JSON values). Raises ValueError
+    for a place outside, LookupError for an unknown parameter.
     """
 
     place = a_bit()
@@ -110,7 +110,7 @@ class LawModel(Model):
             word, from_highest = exercised[0]
             self.place = word, WORD_BITS - 1 - from_highest
 
-    # ---- state as text ----
+    # ---- the state as text ----
 
     @property
     def count(self) -> int:
@@ -138,7 +138,7 @@ class LawModel(Model):
 
     @property
     def counts(self) -> dict[str, int]:
-        """By status, in the order of ``LETTERS``, the number of bits that have it."""
+        """The number of bits by status, in the order of ``LETTERS``."""
         return {name: int(np.count_nonzero(self.status == name)) for name in LETTERS}
 
     @property
@@ -184,8 +184,8 @@ class LawModel(Model):
         return names
 
     def find(self, query: str) -> list[int]:
-        """Return the indices of the runs whose texts have every word of a query; none for an empty
-        query.
+        """Return the indices of the runs whose texts have every word of a query; no indices for an
+        empty query.
         """
         asked = query.casefold().split()
         found = []
@@ -215,7 +215,7 @@ class LawModel(Model):
         return flips(self.laws.words)
 
     def _open_bits(self, run: RunOfBits) -> list[dict[str, Any]]:
-        """Return the rows of ``laws.open`` for the bits of a run, in the order of that table."""
+        """Return the rows of the table ``laws.open`` for the bits of a run, in its order."""
         rows = []
         for row in self._open:
             if row["word"] == run.word and run.lsb <= row["bit"] < run.lsb + run.width:
@@ -240,7 +240,7 @@ class LawModel(Model):
             steps.append({"when": when, "law": str(row["law"]), **facts, "rivals": rivals})
         return steps
 
-    # ---- what follows from place, query and colour ----
+    # ---- what follows from the traits ----
 
     @observe("place")
     def _moved(self, change: Any) -> None:
@@ -326,7 +326,7 @@ class LawModel(Model):
             captures.setdefault(why, row.get("capture"))
         rows = []
         for why, bits in bits_of.items():
-            # the line names the parameters of the reason first
+            # the line names the parameters that the reason names first
             words = re.findall(r"\w+", why)
             named = [name for name in self.parameters if name in words]
             asked = "", ""
@@ -391,8 +391,8 @@ class LawView(View):
 
 
 def _runs_of_bits(laws: Any, status: ndarray) -> tuple[RunOfBits, ...]:
-    """Return runs that together have every bit once, by word and lowest bit: the fields of the
-    laws, and, of bits that no field has, neighbours of the same status.
+    """Return runs of bits that together have every bit once, sorted by word and lowest bit: the
+    fields of the laws, and, of the remaining bits, neighbours of the same status.
     """
     rest = status.astype(object)
     runs = []
@@ -414,14 +414,14 @@ def _runs_of_bits(laws: Any, status: ndarray) -> tuple[RunOfBits, ...]:
 
 
 def _worst(names: ndarray) -> str:
-    """Return one status for a field whose bits have several: the status that leaves most open."""
+    """Return one status for a field whose bits may have several: the least certain status."""
     order = ("open", "rivals", "nuisance", "law", "constant", "never exercised")
     return min(map(str, names), key=order.index)
 
 
 def _rival_texts(value: Any) -> list[str]:
-    """Return a list of texts from a table's cell of rivals, which is a text, several texts, a
-    count, or empty.
+    """Return the rivals in a cell of the laws' table as a list of texts; the cell is a text,
+    several texts, a count, or empty.
     """
     if isinstance(value, list | tuple):
         return [*map(str, value)]
@@ -439,7 +439,7 @@ def _first_texts(texts: list[str], most: int) -> list[str]:
 
 
 def _bits_text(bits: list[int]) -> str:
-    """Return numbers of bits as text, in runs, highest bit first.
+    """Return the numbers of bits as text; neighbours are joined, the highest bit is first.
 
     >>> _bits_text([4, 5, 6, 9]), _bits_text([3])
     ('bits 9, 6 to 4', 'bit 3')

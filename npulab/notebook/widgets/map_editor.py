@@ -24,7 +24,7 @@ from npulab.support.text import plural
 
 COLUMNS = ("register", "bits", "field", "capture", "value", "evidence", "note")
 EDITED = {"field": "rename", "evidence": "set_evidence", "note": "set_note"}
-STEPS_SHOWN = 12  # how many steps the HTML shows, at most
+STEPS_SHOWN = 12  # the HTML shows at most this many steps
 ACTS = ("cell", "split", "join", "add", "remove", "undo", "redo", "save")
 BITS = re.compile(r"(?:(\d{1,4})?\[)?(\d{1,2})(?::(\d{1,2}))?\]?")
 
@@ -35,10 +35,10 @@ class MapModel(ActingModel):
     ``rows`` has, for each field, its name in ``draft`` and a text for each of ``COLUMNS``;
     ``steps`` are the draft's, ``undone`` is the step that redo would make, and ``status`` reports
     the last act; ``path`` is the draft's file ("" if it has none), ``saved`` is True if the file
-    has the draft as it is now. With a ``capture``, the column of that name has the values of a job
-    as the map reads them now: of ``task``, by default of the first job of the draft's block.
-    Everything follows the draft, whoever edits it; ``bits`` is a ``BitsModel`` of its words, with
-    the status of bits in ``laws``, and with the flips in a ``sweep`` of these words.
+    has the draft as it is now. With a ``capture``, the column ``capture`` has the values of a job
+    as the map reads them now: of the job ``task``, by default of the first job of the draft's
+    block. Everything follows the draft, whoever edits it; ``bits`` is a ``BitsModel`` of its words,
+    with the status of bits in ``laws``, and with the flips in a ``sweep`` of these words.
 
     Raises LookupError for a capture without a job of the draft's block, ValueError for words that
     do not fit.
@@ -101,7 +101,7 @@ class MapModel(ActingModel):
 
     @property
     def columns(self) -> list[str]:
-        """The names of the shown columns: all, but without a capture not ``capture``."""
+        """The names of the shown columns: ``COLUMNS``, without "capture" if there is no capture."""
         columns = list(COLUMNS)
         if self.capture is None:
             columns.remove("capture")
@@ -128,7 +128,7 @@ class MapModel(ActingModel):
             )
         do, field, text = message["do"], message.get("field", ""), message.get("text", "")
         if not isinstance(field, str) or not isinstance(text, str):
-            raise ValueError(f"{do}: got {field!r:.40} and {text!r:.40}, allowed are texts")
+            raise ValueError(f"{do}: got field {field!r:.40}, text {text!r:.40}, allowed are texts")
         if do in ("undo", "redo"):
             sentence = getattr(self.draft, do)()
             if sentence:
@@ -166,8 +166,8 @@ class MapModel(ActingModel):
             widths.append(width)
         if not widths or not all(re.fullmatch(r"\d{1,2}", width) for width in widths):
             raise ValueError(
-                f"split {field}: got {text[:80]!r}, allowed is a name and width for "
-                "each piece, such as low:2 4"
+                f"split {field}: got {text[:80]!r}, allowed is a width, or name:width, "
+                "for each piece, such as low:2 4"
             )
         if not any(names):
             names = []
@@ -207,8 +207,8 @@ class MapModel(ActingModel):
         return item.pieces[0].word
 
     def _lay(self, field: str, word: int | None, lsb: int, width: int) -> None:
-        """Move a field of a single piece to other bits: of ``word``, or of its own word if ``word``
-        is None.
+        """Move a field of a single piece to other bits of ``word``, or, if ``word`` is None, of the
+        word that the field is in.
         """
         piece = self.draft.map[field].pieces[0]
         if word is None:
@@ -252,8 +252,8 @@ class MapModel(ActingModel):
         self.title = title
 
     def _counted(self, registers: RegisterMap) -> str:
-        """Return how many bits are known, as ``RegisterMap.status`` counts them, with the words of
-        the sweep if there is one.
+        """Return as text how many bits of the map have each status, as ``RegisterMap.status``
+        counts them, over the sweep's words if there is a sweep.
         """
         names = list(STATUS[:3])
         if self.sweep is not None:
@@ -272,7 +272,7 @@ class MapModel(ActingModel):
         blocks = [block for block, _, _ in draft.map.registers]
         items = list(draft.map)
         first = 0
-        if len(own) != len(blocks):  # the map may have other blocks than the job's
+        if len(own) != len(blocks):  # the map has other blocks than the job's, too
             items = [item for item in items if item.block == job.block]
             first = blocks.index(job.block)
         words[first : first + len(own)] = job.words
@@ -332,7 +332,7 @@ class MapEditor(BitsView):
 
 def _task(draft: Draft, capture: Capture, task: int | None) -> int:
     """Return the number of the job to read: ``task``, by default the first job of the draft's
-    block. Raises LookupError if it is not a job of a block of the map.
+    block. Raises LookupError if no such job has a block of the map.
     """
     block = draft.block_of(capture)
     blocks = {block}
@@ -362,7 +362,7 @@ def _run_of_bits(text: str) -> tuple[int | None, int, int]:
     if match is None:
         raise ValueError(
             f"bits: got {text[:80]!r}, allowed is highest and lowest bit such as 12:4, "
-            "or one bit such as 7"
+            "or a single bit such as 7"
         )
     high, low = int(match[2]), int(match[3] or match[2])
     if not low <= high < WORD_BITS:

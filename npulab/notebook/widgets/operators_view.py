@@ -22,12 +22,12 @@ from npulab.notebook.widgets.register_view import map_of, words_of
 from npulab.support.refuse import need, shortly
 from npulab.support.text import plural
 
-VALUES = 4  # different values of a field in the jobs of one operator that are named, at most
+VALUES = 4  # at most this many values of a field are named for an operator
 
 
 class Operator(NamedTuple):
-    """An operator of a model: its name, and the capture of its jobs; or None, and the reason why it
-    has none.
+    """An operator of a model: its name, and the capture of its jobs, or None and the reason why
+    there is no capture.
     """
 
     name: str
@@ -52,7 +52,7 @@ class OperatorsModel(Model):
     """The operators of a model with their jobs and fields; it needs no browser.
 
     ``operators`` has for each operator its name and either a capture or, as text, the reason why
-    there is none. These can be set and observed: ``operator`` (the number of the chosen one),
+    there is none. These can be set and observed: ``operator`` (the number of the chosen operator),
     ``job`` (the number of one of its jobs) and ``field`` (the key of one of the job's fields, or
     ""). These follow: ``jobs`` (for each job of the operator its number, block and name),
     ``fields`` (``FieldRow`` as lists) and ``values`` (for each operator its values of the chosen
@@ -117,12 +117,12 @@ class OperatorsModel(Model):
 
     @property
     def capture(self) -> Capture | None:
-        """The capture of the chosen operator, None if it has none."""
+        """The capture of the chosen operator; None for an operator without a capture."""
         return self.operators[self.operator].capture
 
     @property
     def rows(self) -> list[list[str]]:
-        """For each operator its name, and the number of its jobs or the reason why it has none."""
+        """For each operator its name, and the number of its jobs or the reason for no capture."""
         rows = []
         for one in self.operators:
             told = one.reason
@@ -157,7 +157,7 @@ class OperatorsModel(Model):
         self.set_trait("turn", self.turn + 1)
 
     def _values(self, operator: int) -> str:
-        """Return the values of the chosen field in an operator's jobs of the chosen job's block."""
+        """Return as text the chosen field's values in an operator's jobs of the same block."""
         capture = self.operators[operator].capture
         if not self.field or capture is None:
             return ""
@@ -254,7 +254,7 @@ def _pairs(given: ModelJobs) -> list[tuple[str, Capture | str]]:
 
 def _operators(given: Any) -> tuple[Operator, ...]:
     allowed = (
-        "allowed are pairs of a name and a Capture, or the reason why there is none, or what "
+        "allowed are pairs of a name and a Capture (or the reason for no capture), or what "
         "lower_model returns"
     )
     if isinstance(given, ModelJobs):
@@ -271,5 +271,5 @@ def _operators(given: Any) -> tuple[Operator, ...]:
             case _:
                 raise TypeError(f"OperatorsView: operator {number}: got {shortly(pair)}, {allowed}")
     if not found:
-        raise ValueError(f"OperatorsView: operators: got none, {allowed}")
+        raise ValueError(f"OperatorsView: operators: got no operator, {allowed}")
     return tuple(found)

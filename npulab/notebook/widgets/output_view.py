@@ -19,12 +19,12 @@ from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_ht
 from npulab.quant.floats import steps
 from npulab.support.refuse import need
 
-MOST_CELLS = 512  # most cells a side; cells of a larger picture hold several outputs
+MOST_CELLS = 512  # the most cells a side; more outputs share cells
 SHADES = 255
 EQUAL = 128  # the shade of outputs that are equal
-MOST_CHANNELS = 1024  # how many channels a view lists, at most
-NUMBERED = 20  # pictures of at most this many rows and columns have numbers
-SPREAD = 32  # channels in a row of the picture if each has a single output
+MOST_CHANNELS = 1024  # a view lists at most this many channels
+NUMBERED = 20  # pictures of at most this many rows and columns have numbers in their cells
+SPREAD = 32  # a row of the picture has this many channels if a channel is one output
 
 
 class OutputModel(Model):
@@ -32,8 +32,8 @@ class OutputModel(Model):
     it needs no browser.
 
     ``place``, (row, column, channel), can be set and observed; at first it is the first output that
-    differs. ``pointed`` is the place of an output to describe instead of that at ``place``, () if
-    there is none; ``about`` is the description in words. Differences are captured - predicted, in
+    differs. ``pointed`` is the place of an output to describe instead of the output at ``place``,
+    or (); ``about`` is the description in words. Differences are captured - predicted, in
     codes, or in ulp for real numbers. Raises ValueError if the comparison does not have two
     outputs, or no element, and for a place outside.
 
@@ -55,7 +55,7 @@ class OutputModel(Model):
             "OutputView", comparison, Comparison, "is a Comparison, as npulab.check(capture) gives"
         )
         self.comparison = comparison
-        self.counted = mismatches(comparison)  # refuses a comparison without two outputs
+        self.counted = mismatches(comparison)  # mismatches refuses a comparison without two outputs
         self.predicted = np.asarray(comparison.predicted)
         self.captured = np.asarray(comparison.captured)
         if not self.predicted.size:
@@ -66,13 +66,13 @@ class OutputModel(Model):
         self.difference = steps(self.captured, self.predicted)
         channels = self.counted.by_channel[["channel", "outputs", "differ", "largest"]]
         self.channels = [tuple(map(int, row)) for row in channels.itertuples(index=False)]
-        # indices (channel, row, column) of outputs that differ, in the order of seek
+        # flat indices (over channel, row, column) of the outputs that differ, in the order of seek
         self._wrong = np.flatnonzero(self.difference.transpose(2, 0, 1))
         super().__init__()
         self.place = self.first or (0, 0, 0)
         self._tell(None)
 
-    # ---- state as text and as pictures ----
+    # ---- the state as text and as pictures ----
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -92,7 +92,7 @@ class OutputModel(Model):
     @property
     def first(self) -> tuple[int, int, int] | None:
         """The place of the first output that differs, as ``Comparison.first``: by row, then column,
-        then channel. None if all are equal.
+        then channel. None if all outputs are equal.
         """
         wrong = np.flatnonzero(self.difference)
         if len(wrong):
@@ -158,7 +158,7 @@ class OutputModel(Model):
 
     @property
     def cell(self) -> int:
-        """How many outputs share a cell of the picture along each side, so that it has at most
+        """How many outputs along each side share a cell, so that the picture has at most
         ``MOST_CELLS`` cells a side.
         """
         return -(-max(self.plane(self.difference, 0).shape) // MOST_CELLS)
@@ -167,9 +167,10 @@ class OutputModel(Model):
         """Return three pictures of a channel, ``(3, h, w) uint8``: predicted, captured and
         difference.
 
-        Predicted and captured are 0 to 255 over ``extremes``. In the difference 128 is equal, 129
-        to 255 is a larger captured value, 0 to 127 a smaller one, by the root of the difference. If
-        several outputs share a cell, it has the value of the first, and the largest difference.
+        Predicted and captured values have shades 0 to 255 over ``extremes``. A difference has shade
+        128 for equal outputs, 129 to 255 for a larger captured value, 0 to 127 for a smaller
+        captured value, by the root of the difference. A cell that several outputs share has the
+        value of the first output, and the largest difference.
         """
         low, high = self.extremes
         side = self.cell
@@ -223,11 +224,11 @@ class OutputModel(Model):
             text += ", its window touches the padding"
         return text
 
-    # ---- acts ----
+    # ---- acts of a person or the page ----
 
     def seek(self, step: int = 1) -> None:
-        """Move to the next output that differs, or with -1 to the one before, channel by channel;
-        the first comes after the last.
+        """Move to the next output that differs, or with -1 to the output that differs before it,
+        channel by channel; after the last comes the first.
         """
         if not len(self._wrong):
             return
@@ -252,7 +253,7 @@ class OutputModel(Model):
             case _:
                 raise ValueError(f"message: got {asked!r:.80}, allowed is seek with 1 or -1")
 
-    # ---- observers ----
+    # ---- what follows from the traits ----
 
     @observe("place", "pointed")
     def _tell(self, _: Any) -> None:
@@ -328,7 +329,7 @@ def _finite_range(values: ndarray) -> tuple[float, float]:
 
 def _worst(plane: ndarray, side: int) -> ndarray:
     """Return the largest difference, with its sign, in each square of ``side`` by ``side`` outputs;
-    if several are equally large, the first.
+    of equally large differences, the first.
 
     >>> _worst(np.array([[0, -3, 1], [2, 0, 0]]), 2).tolist()
     [[-3, 1]]

@@ -34,7 +34,7 @@ class JobBits(BitsModel):
     def __init__(self, given: Capture, task: int, other: Job, laws: Any = None, sweep: Any = None):
         self._given, self.task = given, given.task_of(task)
         self._sources: Mapping[str, str] = {}
-        with suppress(ValueError, LookupError):  # the target is not known
+        with suppress(ValueError, LookupError):  # an unknown target has no sources
             self._sources = stated_target(given.target).sources
         job = given.jobs[self.task]
         rows = Rows.of(job, map_of(given, job))
@@ -59,7 +59,7 @@ class RegisterModel(JobBits):
     """The words of one job, flipped bit by bit and compared with a reference.
 
     The traits are those of ``BitsModel``; ``status`` reports the result of the last message.
-    Without a ``reference`` the words are compared with the capture as given.
+    Without a ``reference`` the words are compared with those of the capture as given.
 
     Raises LookupError for an unknown task or block, ValueError for words that do not fit.
 
@@ -132,7 +132,7 @@ class RegisterModel(JobBits):
         return f"{self.marked_title}, {bits}"
 
     def flip(self, word: int, bit: int) -> None:
-        """Invert a bit."""
+        """Invert one bit of the words."""
         word, bit = type(self).cursor.check("bit", self, (word, bit))
         words = list(self.words)
         words[word] ^= 2**bit
@@ -153,20 +153,23 @@ class RegisterModel(JobBits):
         return False
 
     def put(self, field: str, value: Any) -> str:
-        """Set a field, and return the change in words.
+        """Set a field, and return a text that says what changed.
 
-        ``value`` is a value, or a text as people type it: a decimal or hexadecimal number, a name
-        of the field's enum, or ``raw`` and the raw number. Raises LookupError for an unknown field
-        or name, ValueError for a value that does not fit.
+        ``value`` is a value, or a text as people type values: a decimal or hexadecimal number, a
+        name of the field's enum, or ``raw`` and the raw number. Raises LookupError for an unknown
+        field or name, ValueError for a value that does not fit.
         """
         if field not in self.rows.names:
             near = get_close_matches(field, self.rows.names, 3)
-            raise LookupError(f"field: got {field!r:.80}, near it are {', '.join(near) or 'none'}")
+            raise LookupError(
+                f"field: got {field!r:.80}, near it are {', '.join(near) or 'no names'}"
+            )
         return self._put(self.rows.fields[self.rows.names.index(field)], field, value)
 
     def _act(self, message: Any) -> str:
-        """Act on a message whose ``do`` is one of ``ACTS``; with ``filter`` it has ``text``, with
-        ``type`` ``text`` (the value) and either ``field`` (an index) or ``run`` (word, lsb, width).
+        """Act on a message whose ``do`` is one of ``ACTS``. A message ``filter`` has ``text``; a
+        message ``type`` has ``text``, the value, and either ``field``, an index, or ``run``, (word,
+        lsb, width).
         """
         do = None
         if isinstance(message, Mapping):
@@ -185,8 +188,8 @@ class RegisterModel(JobBits):
         return f"nothing to {do}"
 
     def _asked(self, field: Any, run: Any) -> Field:
-        """Return the field that a message is about; its run of bits, if given, as a field without a
-        name.
+        """Return the field that a message is about: the field with the index ``field``, or, if
+        ``run`` is given, a field that has this run of bits.
         """
         if run is None:
             if not isinstance(field, int) or not 0 <= field < len(self.rows.fields):
@@ -237,7 +240,7 @@ class RegisterModel(JobBits):
 
     @observe("words")
     def _remember(self, change: Any) -> None:
-        # setting the words to what they were before the last change counts as undoing it
+        # words that are set to their state before the last change undo this change
         if self._history and self._history[-1] == change.new:
             self._undone.append(change.old)
             self._history.pop()
@@ -285,8 +288,8 @@ class RegisterView(BitsView):
 
 
 def title_of(capture: Capture, task: int) -> str:
-    """Return the title of a job of a capture: target, case, number, block and name, and of how many
-    jobs it is one."""
+    """Return the title of a job of a capture: target and case, number, block and name of the job,
+    and the number of jobs."""
     job = capture.jobs[task]
     title = f"{capture.target}/{capture.name}, job {task} {job.block}"
     if job.name:
@@ -310,8 +313,8 @@ def map_of(capture: Capture, job: Job) -> RegisterMap:
 
 
 def words_of(job: Job) -> Sequence[int]:
-    """Return the words of a job: of its parameter block, or the last value of each register that it
-    writes.
+    """Return the words of a job: the words of its parameter block, or the last value of each
+    register that the job writes.
     """
     if job.writes:
         return list(dict(job.writes).values())
@@ -337,7 +340,7 @@ def _typed_raw(item: Field, text: str) -> Any:
                 names = f", or one of {names}"
             raise ValueError(
                 f"{item.name}: got {text!r:.80}, allowed is a number such as 12 or 0x0c{names}; "
-                "raw 12 is as stored"
+                "raw 12 is the number as stored"
             ) from None
     if stored:
         return number

@@ -24,14 +24,15 @@ from npulab.support.refuse import need
 from npulab.support.text import plural
 
 NEVER = "a token that never comes"
-# what the page gets of an opened job, besides the facts that its map decides
+# the page gets these attributes of an opened job, and the facts that its map decides
 OF_JOB = ("title", "summary", "filter", "words", "reference", "values")
 
 
 @dataclass(frozen=True)
 class StreamRow:
-    """A job of a stream: its line, the unit that runs it, and the jobs that it waits for (None for
-    a token that no job pushes) and that wait for it; ``stuck`` if it never begins."""
+    """A job of a stream: its line, the unit that runs it, the jobs that it waits for (``before``;
+    None for a token that no job pushes), the jobs that wait for it (``after``), and ``stuck``,
+    True if it never begins."""
 
     line: Line
     unit: str = ""
@@ -41,7 +42,7 @@ class StreamRow:
 
     @property
     def waits(self) -> str:
-        """What the job waits for, as text."""
+        """The jobs and missing tokens that the job waits for, as text."""
         texts = []
         for job in self.before:
             text = NEVER
@@ -52,7 +53,7 @@ class StreamRow:
 
     @property
     def releases(self) -> str:
-        """The jobs that wait for this one, as text."""
+        """The numbers of the jobs that wait for this job, as text."""
         return ", ".join(map(str, self.after))
 
     @property
@@ -73,7 +74,9 @@ class StreamRow:
 
 
 class JobModel(JobBits):
-    """The words of one job of a stream, compared with the job of the same kind before it."""
+    """The words of a job of a stream, compared with the job of its kind before it, if there is a
+    job that writes the same registers.
+    """
 
     def __init__(self, capture: Capture, line: Line) -> None:
         job = capture.jobs[line.task]
@@ -104,10 +107,10 @@ class StreamModel(RowsModel):
     number of the job whose bits and fields are shown, -1 for none). ``shown`` (numbers of jobs),
     ``summary`` and ``fields`` (a ``JobModel`` of the opened job, or None) follow.
 
-    ``press`` gives a message of the page, such as a filter, to ``fields``; ``filtered`` has the
-    filter then, with the fields that it keeps and a status.
+    ``press`` gives a message of the page, such as a filter, to ``fields``; ``filtered`` then has
+    the filter, the indices of the fields that it keeps, and a status.
 
-    If the target states tokens (``Target.tokens``), ``waits`` says what waits for what.
+    If the target states tokens (``Target.tokens``), ``waits`` says which job waits for which.
 
     Raises LookupError for an unknown block, ValueError for a job that the capture does not have.
 
@@ -139,7 +142,7 @@ class StreamModel(RowsModel):
         if self.tokens is not None:
             self.waits = waits_of(capture, self.tokens)
         self.rows = _rows_of(lines_of(capture).lines, self.waits)
-        self._counts = Counter[str]()  # the jobs of each block
+        self._counts = Counter[str]()  # the number of jobs of each block
         for row in self.rows:
             self._counts[row.line.block] += 1
         self.blocks = tuple(self._counts)
@@ -147,7 +150,7 @@ class StreamModel(RowsModel):
         super().__init__()
         self._filter(None)
 
-    # ---- state as text ----
+    # ---- the state as text ----
 
     @property
     def title(self) -> str:
@@ -194,7 +197,7 @@ class StreamModel(RowsModel):
         }
         return [texts[name] for name in self.columns]
 
-    # ---- observers ----
+    # ---- what follows from the traits ----
 
     @observe("block")
     def _filter(self, _: Any) -> None:
@@ -216,8 +219,8 @@ class StreamModel(RowsModel):
         self.set_trait("job", _facts_of(self.fields))
 
     def press(self, message: Any) -> None:
-        """Act on a message of the page about the opened job, as ``BitsModel.press`` does; without
-        one nothing happens."""
+        """Act on a message of the page about the opened job, as ``BitsModel.press`` does; nothing
+        happens if no job is opened."""
         if self.fields is not None:
             self.fields.press(message)
             filtered = {}
@@ -276,7 +279,7 @@ class StreamView(View):
 
 
 def _tokens_of(capture: Capture) -> Tokens | None:
-    """Return what the target of a capture states of tokens; None for an unknown target."""
+    """Return the tokens that the target of a capture states; None for an unknown target."""
     try:
         return stated_target(capture.target).tokens
     except (ValueError, LookupError):
@@ -296,7 +299,7 @@ def _rows_of(lines: Sequence[Line], waits: Waits | None) -> tuple[StreamRow, ...
 
 
 def _facts_of(model: JobModel | None) -> Mapping[str, Any]:
-    """Return what the page needs to show a job; empty for None."""
+    """Return the facts that the page needs to show a job, by name; no facts for None."""
     if model is None:
         return {}
     facts = {name: getattr(model, name) for name in OF_JOB}

@@ -26,11 +26,11 @@ from npulab.registers.map import RegisterMap
 from npulab.support.refuse import near, need
 from npulab.support.text import part_said, plural
 
-BINS = 64  # the most points in the line of a field
+BINS = 64  # the line of a field has at most this many points
 HIGHEST = 255
-MOST_READS = 8  # most different reads after a write that are shown
-MOST_PLOTTED = 4  # fields in the plot, at most
-PLOT_BINS = 256  # the most points in a field's line in the plot
+MOST_READS = 8  # at most this many reads after a write are shown
+MOST_PLOTTED = 4  # the plot has at most this many fields
+PLOT_BINS = 256  # a field's line in the plot has at most this many points
 PLOT_HIGHEST = 1000
 
 
@@ -83,7 +83,7 @@ class SweepModel(BitsModel):
     (2, '2 bits in 1 field differ from capture 0: w0_0_32 0x1 → 0x2, xor 0x3')
     """
 
-    unit = "capture"  # the word for a state in texts
+    unit = "capture"  # texts call one state of the words by this name
     at = Numbers("place", 0, lambda owner, _: [(0, len(owner.sweep))])
     against = Numbers("capture", -1, lambda owner, _: [(-1, len(owner.sweep))])
     sort = NameIn("parameters")
@@ -113,14 +113,16 @@ class SweepModel(BitsModel):
         self._other = 0
         self._shown = sweep.words[:, list(rows.slots)]
         super().__init__(rows, self._shown[0], self._shown[0], laws)
-        self._moving: list[tuple[int, int]] = []  # (index, number of values)
+        self._moving: list[
+            tuple[int, int]
+        ] = []  # (index of a field that changes, number of its values)
         for index, item in enumerate(self.rows.fields):
             if item.extract(sweep.varying):
                 values = np.unique(item.extract(sweep.words))
                 self._moving.append((index, len(values)))
         self._sort(None)
 
-    # ---- state as text ----
+    # ---- the state as text ----
 
     @property
     def title(self) -> str:
@@ -143,7 +145,7 @@ class SweepModel(BitsModel):
     def compared(self) -> str:
         return f"{self.unit} {self._other}"
 
-    # ---- observers ----
+    # ---- what follows from the traits ----
 
     @observe("sort")
     def _sort(self, _: Any) -> None:
@@ -180,7 +182,7 @@ class SweepModel(BitsModel):
 
     @property
     def _in_window(self) -> np.ndarray:
-        """The numbers of the captures that the plot shows, in its order."""
+        """The numbers of the captures that the plot shows, in the plot's order."""
         return self._order[slice(*(self.window or (None,)))]
 
     @observe("at", "against")
@@ -220,7 +222,7 @@ class SweepModel(BitsModel):
         return head + table_html(("field", "bits", "values", f"in {state}"), rows) + self._points()
 
     def _points(self) -> str:
-        """Return the values of the plot as a table in HTML; nothing if no field is plotted."""
+        """Return the values of the plot as a table in HTML; "" if no field is plotted."""
         if not self.plotted:
             return ""
         numbers = self._in_window
@@ -242,9 +244,9 @@ class WritesModel(SweepModel):
     write.
 
     It is a ``SweepModel`` whose captures are these states; number 0 is the state before the first
-    write. ``layer`` has register, offset and value of the write, then the first reads after it, and
-    ``cursor`` moves to the highest bit that is set in the value. Raises LookupError for a task that
-    the capture does not have, ValueError for a job that has no register writes.
+    write. ``layer`` has register, offset and value of the write, then the first reads after the
+    write, and ``cursor`` moves to the highest bit that is set in the value. Raises LookupError for
+    a task that the capture does not have, ValueError for a job that has no register writes.
     """
 
     unit = "write"
@@ -271,7 +273,7 @@ class WritesModel(SweepModel):
             slot = slot_of[offset]
             word = rows.slots.index(slot)
             self._written.append((word, names[slot], hex(offset), hex(value)))
-        # by number of the write before, as text
+        # reads by the number, as text, of the write before them
         self._answers: dict[str, list[list[str]]] = {}
         rows_read: Any = capture.parameters.get(READS)
         if is_records(rows_read) and len(capture.jobs) == 1:
@@ -352,7 +354,7 @@ def _unnamed_words(count: int) -> RegisterMap:
 
 
 def _numbers(item: Field, words: np.ndarray) -> np.ndarray:
-    """Return the values of a field in captures, ``(N,) float``; raw numbers of an enum."""
+    """Return a field's values in captures, ``(N,) float``, all finite; of an enum raw numbers."""
     raw = item.extract(words)
     if item.meaning.enum:
         return raw.astype(float)
@@ -360,8 +362,8 @@ def _numbers(item: Field, words: np.ndarray) -> np.ndarray:
 
 
 def _line_of(values: np.ndarray, bins: int = BINS, top: int = HIGHEST) -> list[list[int]]:
-    """Return (lowest, highest) of the values ``(N,)`` in each of at most ``bins`` steps, scaled so
-    that the range of all values is 0 to ``top``.
+    """Return [lowest, highest] of the values ``(N,)`` in each of at most ``bins`` runs of
+    neighbours, scaled so that the range of all values is 0 to ``top``.
     """
     first = np.linspace(0, len(values), min(len(values), bins), endpoint=False).astype(int)
     lowest = np.minimum.reduceat(values, first)
