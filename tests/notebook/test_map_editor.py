@@ -182,7 +182,7 @@ def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> N
         ({"do": "save"}, r"refused: save: got no path, allowed is a path where no file is"),
         ({"do": "save", "text": "map.txt"}, r"refused: map.txt: got .txt, allowed is .csv"),
         ({"do": "write"}, r"refused: message: got .*'write'.*, allowed is one of cell"),
-        ({"do": "cell", "field": 3}, "refused: cell: got 3 and '', allowed are texts"),
+        ({"do": "cell", "field": 3}, "refused: cell: got field 3, text '', allowed are texts"),
         (
             {"do": "cell", "field": "mode", "column": "capture", "text": "1"},
             "refused: cell: got column 'capture', allowed is one of register",
@@ -206,11 +206,11 @@ def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> N
         ),
         (
             {"do": "split", "field": "mode", "text": ""},
-            "refused: split mode: got '', allowed is a name and width for each piece, such as low:2 4",
+            "refused: split mode: got '', allowed is a width, or name:width, for each piece, such as low:2 4",
         ),
         (
             {"do": "split", "field": "mode", "text": "1 -1"},
-            "refused: split mode: got '1 -1', allowed is a name and width for each",
+            "refused: split mode: got '1 -1', allowed is a width, or name:width, for each",
         ),
         (
             {"do": "split", "field": "mode", "text": "1 99"},

@@ -84,7 +84,9 @@ def test_what_is_wrong_is_refused() -> None:
         model.job = 3
     with pytest.raises(LookupError, match=r"^field: got 'rleu', allowed are "):
         model.field = "rleu"
-    with pytest.raises(ValueError, match=r"^OperatorsView: operators: got none, allowed are pairs"):
+    with pytest.raises(
+        ValueError, match=r"^OperatorsView: operators: got no operator, allowed are pairs"
+    ):
         OperatorsModel([])
     with pytest.raises(
         TypeError, match=r"^OperatorsView: operator 0: got tuple of 2, allowed are pairs"

@@ -167,7 +167,7 @@ def test_model_put_takes_a_value_as_people_type_it(field: str, value: object, ra
         (
             "mode",
             "of",
-            "mode: got 'of', allowed is a number such as 12 or 0x0c, or one of off, on; raw 12 is as stored",
+            "mode: got 'of', allowed is a number such as 12 or 0x0c, or one of off, on; raw 12 is the number as stored",
         ),
         ("sise", "1", "field: got 'sise', near it are size"),
     ],
