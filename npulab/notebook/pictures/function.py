@@ -11,8 +11,8 @@ from numpy import ndarray
 
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas, open_frame
 
-DOTTED = 64  # at most this many points are drawn with dots
-LINE = 110  # the most characters in a line of the title
+DOTTED = 64  # At most this many points are drawn with dots.
+LINE = 110  # The most characters in a line of the title.
 
 
 def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
@@ -20,7 +20,7 @@ def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
     the error ``y - true`` with its largest value marked.
 
     The three arrays have one shape; points may come in any order. A point is drawn if x, y and
-    true are finite there; points where only one of y and true is finite are counted in the text.
+    true are finite there; points where only one of y and true is finite are counted in the title.
     Raises ValueError for different shapes, and if no point can be drawn.
     """
     points = _finite_points(x, y, true)

@@ -93,8 +93,8 @@ class Picture:
         return None
 
     def both_html(self) -> str:
-        """Return the light and the dark picture as HTML; JupyterLab and VS Code show the one that
-        fits their theme.
+        """Return the light and the dark picture as HTML; JupyterLab and VS Code show the
+        picture that fits their theme.
         """
         text = html.escape(self.text, quote=True)
         light = base64.b64encode(self._repr_png_()).decode()

@@ -35,7 +35,7 @@ class Anchor:
         if len(stated) > 1:
             raise ValueError(
                 f"buffer {self.buffer!r}: got offset {self.offset!r}, size {self.size!r}, allowed "
-                "are buffer, offset and size together, or none of them"
+                "are buffer, offset and size together, or none of the three"
             )
         for name, least in (("offset", 0), ("size", 1), ("task", 0)):
             value = getattr(self, name)
@@ -93,7 +93,7 @@ class Anchor:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """The values that are given, by name, as the file has them."""
+        """The values that are not blank, by name, as the file has them."""
         return {name: value for name, value in asdict(self).items() if value not in ("", None)}
 
 

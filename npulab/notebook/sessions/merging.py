@@ -15,11 +15,12 @@ def merged(base: Document, ours: Document, theirs: Document) -> Document:
     """Return the session with the changes of both sides to ``base``; exchanging the sides gives the
     same session.
 
-    Items that either side added are in it. If both sides changed an item with an id, both versions
-    are there, each marked with the id of the other; if one side deleted an item and the other
-    changed it, the item stays, marked. If both changed something without an id (a title, the sha256
-    of a capture), one of the two values stands, and both are in ``conflicts``. An item that one
-    side deleted and the other did not change is gone.
+    The result has the items that either side added. Of an item with an id that both sides changed
+    it has both versions, each marked with the id of the other version. An item that one side
+    deleted and the other side changed stays, marked if it has an id; an item that one side deleted
+    and the other side did not change is gone. If both sides changed a value without an id (a title,
+    the sha256 of a capture), the result has one of the two values, and both values in
+    ``conflicts``.
     """
     out: Document = {}
     conflicts = _conflicts(base, ours, theirs)

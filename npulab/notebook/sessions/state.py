@@ -1,4 +1,4 @@
-"""An investigation in one file: its captures, what was noted about them, and its views."""
+"""An investigation in one file: its captures, the notes about them, and its views."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
 FIGURES = "figures"
-SMALL = 2**14  # a file of fewer bytes is written whole at each change
-PART = 4  # a file is written anew when one part in four of its size was appended
+SMALL = 2**14  # A file of fewer bytes is written whole at each change.
+PART = 4  # A file is written anew when one part in four of its size was appended.
 EMPTY = weight(session_text(empty()).encode())
 CHANGED = "was changed since it was read, nothing is written; session.merge() takes both together"
 
@@ -91,13 +91,13 @@ class Session(Contents):
         if path is not None:
             self.path = Path(path)
         self.author, self.autosave = author, autosave
-        self._draft: Draft | None = None  # the session records the edits of this draft
-        self._read = copy.deepcopy(self._document)  # the document as it was last read or written
-        self._bytes: bytearray | None = None  # the file's bytes as last read or written
-        self._left: Stamp | None = None  # the file's stamp when last read or written
+        self._draft: Draft | None = None  # The session records the edits of this draft.
+        self._read = copy.deepcopy(self._document)  # The document as it was last read or written.
+        self._bytes: bytearray | None = None  # The file's bytes as last read or written.
+        self._left: Stamp | None = None  # The file's stamp when last read or written.
         self._weight = weight(self.text.encode())
-        self._whole = self._behind = 0  # bytes of the file's object; lines after it
-        self._lines: Lines | None = None  # writes the appended lines
+        self._whole = self._behind = 0  # Bytes of the file's object; lines after it.
+        self._lines: Lines | None = None  # Writes the appended lines.
         self._folding = False
         if self.path is not None and self.path.exists():
             # the stamp is taken before the file is read, so that a write in between is noticed
@@ -218,10 +218,10 @@ class Session(Contents):
         """Add a note (Markdown) about a field, a register, bytes of a buffer, a capture, or the
         session itself.
 
-        ``capture`` is a path of the session or a capture that is attached. A note that is there
-        already is not added again. Raises ValueError if the arguments do not make a place, and if
-        somebody else changed the file; in the second case the note is kept in memory, and ``merge``
-        writes it.
+        ``capture`` is a path of the session or a capture that is attached. A note that the session
+        has already is not added again. Raises ValueError if the arguments do not make a place, and
+        if somebody else changed the file; in the second case the note is kept in memory, and
+        ``merge`` writes it.
         """
         anchor = Anchor(block, register, field, self._named(capture), buffer, task, offset, size)
         return self._add(Note("", text, anchor, self._author(author), date))
@@ -344,7 +344,7 @@ class Session(Contents):
         return Note.of(which, self._document["notes"][which])
 
     def remove(self, which: str) -> None:
-        """Remove the item with this id, path or name; raises LookupError if there is none."""
+        """Remove the item with this id, path or name; raises LookupError for an unknown item."""
         kinds = ("captures", "journals", "views", *BY_ID)
         sections = [kind for kind in kinds if which in self._document[kind]]
         if not sections:
@@ -360,8 +360,8 @@ class Session(Contents):
         self._change(out)
 
     def settle(self, which: str = "") -> None:
-        """Take away the marks and conflicts that a merge left: all of them, or those of ``which``,
-        an item's id or a place in ``conflicts``.
+        """Take away all marks and conflicts that a merge left, or only those of ``which``, an
+        item's id or a place in ``conflicts``.
         """
 
         def settled(d: Document) -> None:

@@ -1,4 +1,4 @@
-"""A view's state as JSON values, and the view made again from these."""
+"""A view's state as JSON values, and the view made again from its state."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def state_of(
     view: Any, session: Contents, made: Mapping[str, Any], use_map: Callable[[Draft], None]
 ) -> dict[str, Any]:
     """Return the state of a view as JSON values: its kind, its captures by path, and the traits
-    that differ from those of a new view.
+    that a new view has with other values.
 
     ``made`` has arguments of the view that the view itself does not keep. If the view shows a
     draft, ``use_map`` is called with the draft. Raises LookupError for a capture that is not
@@ -126,7 +126,7 @@ def _kind(name: Any) -> Any:
 
 def _holder(view: Any, session: Contents) -> str:
     """Return the path of the capture whose buffer has the bytes that a view shows; raises
-    LookupError if none has.
+    LookupError if no capture has these bytes.
     """
     model = view.model
     data = bytes(model.data)

@@ -40,8 +40,8 @@ def outputs(name: str) -> list[dict[str, Any]]:
 
 
 def _display(data: dict[str, Any]) -> None:
-    """Display a table or a picture in all its stored formats; the notebook program shows one of
-    them.
+    """Display a table or a picture in all its stored formats; the notebook program
+    chooses the format that it shows.
     """
     import IPython.display
 

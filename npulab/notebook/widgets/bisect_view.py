@@ -52,11 +52,11 @@ SHOWN = (
     "found",
     "status",
 )
-LOGGED = 8  # the log has at most this many trials
-LISTED = 12  # the HTML lists at most this many parts by their probability
-LETTERS = 80  # at most this many letters of a value are shown
-SENTENCE = 400  # at most this many letters of an error are shown
-POLL = 0.05  # a run looks every so many seconds if an earlier run has ended
+LOGGED = 8  # The log has at most this many trials.
+LISTED = 12  # The HTML lists at most this many parts by their probability.
+LETTERS = 80  # At most this many letters of a value are shown.
+SENTENCE = 400  # At most this many letters of an error are shown.
+POLL = 0.05  # A run looks at this interval, in seconds, if an earlier run has ended.
 
 
 class Row(NamedTuple):
@@ -79,16 +79,19 @@ class BisectModel(Model):
     """A bisection whose trials a person answers, or an oracle in a thread; it needs no browser.
 
     ``options`` are those of ``Bisection``; with a ``journal`` it continues where the journal ends.
-    An oracle is stopped after ``max_hangs`` hangs in all. ``state`` is "asks" (it waits for an
-    answer), "runs" (the oracle answers), "stops" (it waits for the oracle to return), "stopped",
-    "failed" (the oracle raised ``error``) or "done"; ``allowed`` has the acts that are possible in
-    this state. ``trial`` is the number of the present trial, from 1, ``reason`` why this trial is
-    made, ``chosen`` the indices of ``parts`` that it takes from the bad capture; ``turn`` never
-    repeats, so that an answer can be matched with its question. All of these and ``counts`` (trials
-    by outcome), ``suspects`` (text, probability), ``shares`` (for each of ``parts`` the probability
-    that it contributes to the failure, in whole percent), ``left`` (about how many trials),
-    ``progress`` (0 to 1), ``log`` (the last trials: number, outcome, parts changed, seconds),
-    ``note`` (an error) and ``found`` (the result as texts) can be observed, but not set.
+    An oracle is stopped after ``max_hangs`` hangs in all. ``allowed`` has the acts that are
+    possible now. These can be observed, but not set:
+
+    - ``state``: "asks" (waits for an answer), "runs" (the oracle answers), "stops" (waits for the
+      oracle to return), "stopped", "failed" (the oracle raised ``error``) or "done";
+    - ``trial``: the number of the present trial, from 1; ``reason``: why this trial is made;
+      ``chosen``: the indices of the ``parts`` that the trial takes from the bad capture;
+    - ``turn``: a number that never repeats, by which an answer is matched with its question;
+    - ``counts``: trials by outcome; ``left``: about how many trials are left; ``progress``: 0 to 1;
+    - ``suspects``: (text, probability); ``shares``: for each of ``parts`` the probability that the
+      part contributes to the failure, in whole percent;
+    - ``log``: the last trials (number, outcome, number of parts changed, seconds);
+    - ``note``: an error; ``found``: the result as texts.
 
     Raises as ``Bisection``; ValueError for an act that is not allowed in a state.
 
@@ -344,7 +347,7 @@ class BisectModel(Model):
     def _publish(self, state: str, note: str = "", turned: bool = False) -> None:
         """Set every trait from the session; observers are called when all are set.
 
-        ``turned`` is True if the page's question is a new one, so that ``turn`` goes up.
+        ``turned`` is True if the page's question is new, so that ``turn`` goes up.
         """
         session = self.session
         trying = session.trial  # before the result is read: looking for a trial may end the search
@@ -391,8 +394,8 @@ class BisectModel(Model):
                 pass  # wait, as an earlier run may still use the device
             self._ask(oracle, halt)
             self._ended(halt)
-        except BaseException as error:  # an error that leaves a thread is lost
-            with suppress(Exception):  # the observer that raised may raise again
+        except BaseException as error:  # An error that leaves a thread is lost.
+            with suppress(Exception):  # The observer that raised may raise again.
                 self._ended(halt, error)
 
     def _ask(self, oracle: Oracle, halt: threading.Event) -> None:

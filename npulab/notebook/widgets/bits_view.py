@@ -28,9 +28,9 @@ from npulab.support.refuse import shortly
 from npulab.support.text import plural
 
 LARGEST = 2**WORD_BITS - 1
-CHANGES_NAMED = 4  # the summary names at most this many changed fields
-# the width in pixels that a name above a run of bits may have, by the run's number of bits; names
-# above wider runs are not shortened
+CHANGES_NAMED = 4  # The summary names at most this many changed fields.
+# The width in pixels that a name above a run of bits may have, by the run's number of bits; names
+# above wider runs are not shortened.
 NARROW = {1: 14, 2: 30, 3: 46}
 # The width in pixels of most letters, and of letters that are wider or narrower, in DejaVu Sans of
 # 11 pixels, the widest of the fonts that pages commonly have.
@@ -41,8 +41,8 @@ LETTER_WIDTHS = (
 COLUMNS = (
     *("field", "register", "bits", "width", "raw", "value", "reference", "evidence", "note"),
     *("block", "named"),
-)  # the names that a filter may use
-CHOICES = 100  # at most this many names of an enum are offered while a value is typed
+)  # The names that a filter may use.
+CHOICES = 100  # At most this many names of an enum are offered while a value is typed.
 LETTERS = {
     "law": "L",
     "constant": "C",
@@ -88,7 +88,7 @@ def a_bit() -> Numbers:
 
 
 class Filter(TraitType[str, Any]):
-    """A trait for a filter of fields, or an empty text, which keeps all of them."""
+    """A trait for a filter of fields; an empty text keeps all fields."""
 
     default_value = ""
 
@@ -255,14 +255,14 @@ class Rows:
 class BitsModel(ActingModel):
     """Words of a register block, compared with a reference; it needs no browser.
 
-    ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit), ``selection`` a run
-    of bits (word, lsb, width) or empty, ``filter`` an expression over the ``COLUMNS`` of a field,
-    such as ``raw != 0 and evidence == guess``, or empty; all can be set and observed. ``values`` (a
-    text per field), ``kept`` (the indices of the fields that the filter keeps) and ``summary``
-    follow them. ``letters`` has the letter of each bit's status in ``laws``,
-    ``shares`` how often each bit flips in the captures of the laws or of a ``sweep`` (per word 32
-    numbers from 0 to 100, bit 0 first). ``read`` goes up by 1 when the words are read with another
-    map.
+    These can be set and observed: ``words`` and ``reference`` (tuples of ints), ``cursor`` (word,
+    bit), ``selection`` (a run of bits, (word, lsb, width), or empty) and ``filter`` (an expression
+    over the ``COLUMNS`` of a field, such as ``raw != 0 and evidence == guess``, or empty). These
+    follow: ``values`` (a text per field), ``kept`` (the indices of the fields that the filter
+    keeps) and ``summary``. ``letters`` has the letter of each bit's status in ``laws``, a text per
+    word, bit 31 first. ``shares`` has how often each bit flips in the captures of the laws or of a
+    ``sweep``: per word 32 numbers from 0 to 100, bit 0 first. ``read`` goes up by 1 when the words
+    are read with another map.
 
     Raises ValueError for words that do not fit, for a text that is not a filter, and for laws or a
     sweep of another block.
@@ -504,7 +504,9 @@ class BitsModel(ActingModel):
         self._keep(self.rows.raw(self.words), self.rows.raw(self.reference))
 
     def _keep(self, now: Sequence[int], before: Sequence[int]) -> None:
-        """Set ``kept`` for the raw numbers of the fields, now and in the reference."""
+        """Set ``kept``; ``now`` and ``before`` are the fields' raw numbers now and in the
+        reference.
+        """
         kept = []
         if self.filter:
             test: Test = filter_of(self.filter, COLUMNS)

@@ -26,11 +26,11 @@ from npulab.support.text import plural
 
 COEFFICIENTS = "coefficients"
 MOST_BYTES = 2**26
-WINDOW = 2**22  # the page has at most this many bytes at once, as messages are limited
-STEP = 2**12  # a window begins at a multiple of this many bytes
-MOST_MARKS = 2**16  # the page marks at most this many matches
-RUN = 16  # at least this many equal bytes in a row count as fill
-ROW = 16  # the HTML has this many bytes in a row
+WINDOW = 2**22  # The page has at most this many bytes at once, as messages are limited.
+STEP = 2**12  # A window begins at a multiple of this many bytes.
+MOST_MARKS = 2**16  # The page marks at most this many matches.
+RUN = 16  # At least this many equal bytes in a row count as fill.
+ROW = 16  # The HTML has this many bytes in a row.
 FACE_ROWS = 16
 # the most meanings of a byte in the line about the byte, and in the page's list
 MOST_IN_LINE = 4
@@ -51,21 +51,26 @@ class ByteModel(Model):
     capture; () gives no meaning. The bytes are compared with ``reference``: another capture or
     buffer, or several in a list or CaptureSet. A buffer has 1 byte to 64 MiB.
 
-    Can be set and observed: ``cursor`` (a byte; setting it selects that byte), ``selection``
-    (offset, size; setting it moves the cursor to the first byte), ``ends`` (the byte where a
-    selection began, and the cursor), ``pointed`` (a byte to describe instead of the byte at the
-    cursor, -1 if there is none), ``colour`` ("kind" or "status"), ``query`` with ``element`` (one
-    of ``ELEMENTS``) and ``big_endian``, and ``axis`` (if the bytes hold a layout: the axis of the
-    tensor along which an element's index is its kind, -1 if two kinds alternate). These follow:
-    ``found`` (number of matches), ``ordinal`` (the number of the match at the cursor, from 1; 0 if
-    there is none), ``about`` (texts about the byte) and ``note`` (an error in a request).
-    ``counts`` and ``kind_counts`` are the numbers of bytes of each status and each kind.
+    These can be set and observed:
 
-    A byte's status is the first of these that holds: "changed" if it differs from a reference or
-    lies after a reference's end; "fill" if ``items`` say so or, for bytes without a meaning, in a
-    run of 16 or more equal bytes; "zero"; "constant" if it equals several references; "unchanged"
-    if it equals a single reference; "plain". Raises LookupError for an unknown buffer, ValueError
-    for no bytes or too many and for a place outside.
+    - ``cursor``: a byte; setting it selects this byte;
+    - ``selection``: (offset, size); setting it moves the cursor to the first byte;
+    - ``ends``: the byte where the selection began, and the cursor;
+    - ``pointed``: a byte to describe instead of the byte at the cursor, or -1;
+    - ``colour``: "kind" or "status";
+    - ``query`` with ``element`` (one of ``ELEMENTS``) and ``big_endian``: a value to search;
+    - ``axis``: if the bytes hold a layout, the axis of the tensor along which an element's index is
+      its kind, or -1, so that two kinds alternate.
+
+    These follow: ``found`` (number of matches), ``ordinal`` (the number of the match at the cursor,
+    from 1; 0 without a match), ``about`` (texts about the byte) and ``note`` (an error in a
+    request). ``counts`` and ``kind_counts`` are the numbers of bytes of each status and each kind.
+
+    A byte's status is the first that holds of: "changed" (differs from a reference, or lies after
+    the end of a reference), "fill" (by ``items``, or, without a meaning, in a run of 16 or more
+    equal bytes), "zero", "constant" (equals several references), "unchanged" (equals a single
+    reference), "plain". Raises LookupError for an unknown buffer, ValueError for no bytes or too
+    many bytes, and for a place outside the buffer.
 
     >>> model = ByteModel(bytes(range(64)), reference=bytes(range(63)))
     >>> model.query = "0a 0b"
@@ -109,8 +114,8 @@ class ByteModel(Model):
             self.address = data.addresses.get(self.buffer)
             self.simulated = data.simulated
         self.data = _buffer_bytes(data, self.buffer)
-        self._fault = ""  # the reason if the query cannot be read
-        self.said = ""  # the reason if the target cannot explain the buffer
+        self._fault = ""  # The reason if the query cannot be read.
+        self.said = ""  # The reason if the target cannot explain the buffer.
         is_explained = self._given is not None and self.buffer == COEFFICIENTS
         self._asks = is_explained and items is None
         self.meaning: Meaning | None = None
@@ -591,8 +596,8 @@ class ByteView(View):
         self._show(None)
 
     def _show(self, _: Any) -> None:
-        """Send the bytes of the window and all that is shown about them to the page, in one
-        message.
+        """Send the bytes of the window, and everything that is shown about the bytes, to the page
+        in one message.
         """
         model = self.model
         with self.hold_sync():

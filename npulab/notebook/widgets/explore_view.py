@@ -31,14 +31,17 @@ BATCH = ("batch", "captures", "claimed", "wrong", "right", "right of the drawn")
 class ExploreModel(Model):
     """An exploration that runs in a thread; it needs no browser.
 
-    The arguments are those of ``explore``. ``state`` is "ready", "runs", "stops" (it waits for the
+    The arguments are those of ``explore``. ``state`` is "ready", "runs", "stops" (waits for the
     layers under way), "stopped", "failed" or "done". ``explored`` is the result so far. ``shown``
-    has everything that changes, as JSON values: the number of layers ``asked``, the present
-    activity (``text``), the ``batches`` (number, captures so far, cells claimed, cells wrong, share
-    of all cells that was predicted right, and that share in the layers drawn at random), ``bits``
-    (each word that varies, with a letter for each bit, bit 31 first, as in ``LawView``), the
-    ``names`` of these words, the number of bits of each ``status``, and the last wrong prediction
-    (``surprise``).
+    has everything that changes, as JSON values by name:
+
+    - ``state``, ``allowed``, ``budget``, ``asked`` (how many layers were asked for) and ``text``
+      (the present activity);
+    - ``batches``: for each its number, captures so far, cells claimed, cells wrong, the share of
+      all cells that was predicted right, and this share in the layers drawn at random;
+    - ``bits``: (word, letters) of each word that varies, a letter per bit, bit 31 first, as in
+      ``LawView``; ``names``: the names of these words; ``status``: the number of bits by status;
+    - ``surprise``: the last wrong prediction, in words.
     """
 
     state = Enum(STATES, "ready", read_only=True)

@@ -198,8 +198,8 @@ class RowsModel(Model):
 class View(anywidget.AnyWidget):
     """A view of a ``model``; where no browser runs the view, the model's HTML is shown.
 
-    ``_linked`` names the traits that the page may set, ``_followed`` the traits that it only reads,
-    ``_together`` the traits that it reads and gets in one message when the model's ``turn``
+    ``_linked`` names the traits that the page may set, ``_followed`` the traits that the page only
+    reads, ``_together`` the traits that it reads in one message when the model's ``turn``
     changes. A view may have further models, ``more``; a trait comes from a further model only if
     ``model`` does not have the trait. ``_fixed`` names attributes of the model that the page gets
     as lists when the view is made. Traits that the view does not declare are copied from ``_of``,

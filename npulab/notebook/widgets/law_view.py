@@ -72,15 +72,20 @@ class LawModel(Model):
     """The status and the law of each bit, with a cursor, a search and the panel of a field; it
     needs no browser.
 
-    ``laws`` is the result of ``find_laws``. Can be set and observed: ``place``, (word, bit);
-    ``opened``, True to show the panel of the field at ``place``; ``query``, words that must all
-    occur in a field's name, bits, status, law, rivals or reasons why it is open; ``colour``,
-    "status", "flips" (share of neighbouring captures in which a bit flips) or "relation" (mutual
-    information with ``parameter``, in bits); ``parameter``; ``against``, the parameter of the
-    panel's picture, or "" for the parameter that is most related to the field, out of those that
-    its law reads. These follow: ``matches`` (indices of ``runs``), ``shades`` (per word 32 numbers
-    from 0 to 100, bit 0 first; none for the status) and ``panel`` (JSON values). Raises ValueError
-    for a place outside, LookupError for an unknown parameter.
+    ``laws`` is the result of ``find_laws``. These can be set and observed:
+
+    - ``place``: (word, bit); ``opened``: True to show the panel of the field at ``place``;
+    - ``query``: words that must all occur in a field's texts: its name, bits, status, law, rivals,
+      and the reasons why it is open;
+    - ``colour``: "status", "flips" (share of neighbouring captures between which a bit flips) or
+      "relation" (mutual information of a bit with ``parameter``, in bits);
+    - ``parameter``: the parameter for the colour "relation";
+    - ``against``: the parameter of the panel's picture, or "" for the parameter most related to the
+      field, out of the parameters that the field's law reads.
+
+    These follow: ``matches`` (indices of ``runs``), ``shades`` (per word 32 numbers from 0 to 100,
+    bit 0 first; no shades for the status) and ``panel`` (JSON values). Raises ValueError for a
+    place outside the words, LookupError for an unknown parameter.
     """
 
     place = a_bit()

@@ -28,9 +28,9 @@ from npulab.support.text import part_said, plural
 
 BINS = 64  # the line of a field has at most this many points
 HIGHEST = 255
-MOST_READS = 8  # at most this many reads after a write are shown
-MOST_PLOTTED = 4  # the plot has at most this many fields
-PLOT_BINS = 256  # a field's line in the plot has at most this many points
+MOST_READS = 8  # At most this many reads after a write are shown.
+MOST_PLOTTED = 4  # The plot has at most this many fields.
+PLOT_BINS = 256  # A field's line in the plot has at most this many points.
 PLOT_HIGHEST = 1000
 
 
@@ -60,18 +60,24 @@ class SweepModel(BitsModel):
     """The captures of a ``Sweep``, shown one by one and compared with another capture; it needs no
     browser.
 
-    Besides the traits of ``BitsModel``, these can be set and observed: ``sort``, the parameter that
-    the captures are sorted by ("" is the order of recording), ``at``, the place of the shown
-    capture in that order, and ``against``, the number of the capture to compare with (-1 is the
-    capture before the shown one in that order). These follow: ``number`` (the number of the shown
-    capture, in the order of recording), ``layer`` (for each parameter its name, its value, and its
-    value in the other capture, as texts) and ``moving`` (for each field that is not constant: its
-    index, its number of values, and a line: the lowest and highest value in each of at most 64
-    steps along the order, scaled to 0 to 255). ``turn`` goes up by 1 with each change.
+    Besides the traits of ``BitsModel``, these can be set and observed:
 
-    ``plotted`` are the names of up to four fields in one plot along the order, ``window`` the
-    places (first, end) that it shows, or empty for all; ``plot`` follows: for each field its name,
-    its lowest and highest value in the window as texts, and its line, scaled to 0 to 1000.
+    - ``sort``: the parameter that the captures are sorted by; "" is the order of recording;
+    - ``at``: the place of the shown capture in the sorted order;
+    - ``against``: the number of the capture to compare with; -1 is the capture before the shown
+      capture in the sorted order;
+    - ``plotted``: the names of at most four fields in one plot along the sorted order;
+    - ``window``: the places (first, end) in the plot, or empty for all.
+
+    These follow, and ``turn`` goes up by 1 with each change:
+
+    - ``number``: the number of the shown capture, in the order of recording;
+    - ``layer``: for each parameter its name, its value, and its value in the compared capture, as
+      texts;
+    - ``moving``: for each field that is not constant its index, its number of values, and a line:
+      [lowest, highest] value in each of at most 64 runs of captures, scaled to 0 to 255;
+    - ``plot``: for each plotted field its name, its lowest and highest value in the window as
+      texts, and its line, scaled to 0 to 1000.
 
     Raises ValueError for a sweep without captures and a place outside, LookupError for an unknown
     parameter.
