@@ -53,7 +53,7 @@ SUFFIXES = (".html", ".md")
 MARKS = (b'<meta name="generator" content="npulab report">', b"<!-- npulab report -->")
 FIRST = 2**10
 KINDS = ("session", "capture", "register", "field", "bytes")
-MOST_BYTES = 2**24  # A larger journal or figure is not read.
+MOST_BYTES = 2**24  # A journal or figure of more bytes is not read.
 LINE, MOST_LINES = 16, 64  # Shown bytes have this many in a line, and at most this many lines.
 NAMED = 4  # A row names at most this many changed fields.
 DIGITS = 12  # This many digits of a sha256 are shown; the session's file has all.
@@ -67,7 +67,7 @@ LAWS = (
     "captures",
     "by",
 )
-SHORT = 12  # a word of more letters may be broken at the end of a line in a cell
+SHORT = 12  # a cell may break a word of more letters at the end of a line
 
 
 @dataclass(frozen=True)

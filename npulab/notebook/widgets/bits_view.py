@@ -427,9 +427,9 @@ class BitsModel(ActingModel):
         """Return the facts about a field that do not depend on the words.
 
         ``own`` is the name of the field alone. ``pieces`` has [word, lsb, width] of each piece,
-        ``shorts`` the short name of each piece, or "" if its whole name is shown. ``known``
-        is one text of evidence, note and laws; ``law`` is its last part, the laws, and ``reads``
-        has the fields that these laws read. ``kind`` is the evidence without its case (``C:a``
+        ``shorts`` the short name of each piece, or "" if its whole name is shown. ``known`` is one
+        text of evidence, note and laws; ``law`` is its last part, the laws, and ``reads`` has the
+        names of the fields that these laws read. ``kind`` is the evidence without its case (``C:a``
         gives ``C``), ``choices`` the first names of its enum.
         """
         item = self.rows.fields[index]
@@ -462,7 +462,7 @@ class BitsModel(ActingModel):
         }
 
     def _reads(self, item: Field) -> list[str]:
-        """Return the fields that the laws of a field read."""
+        """Return the names of the fields that the laws of a field read."""
         names: list[str] = []
         for law in self._laws_of(item):
             names += getattr(law, "follows", ())

@@ -166,7 +166,7 @@ def _of_hex(asked: str) -> Pattern:
 def _of_int(asked: str, element: str, kind: np.dtype) -> Pattern:
     info = np.iinfo(kind)
     if len(asked) > MOST_DIGITS:
-        asked = asked[:MOST_DIGITS] + "…"  # reading a long number is slow: … makes int refuse it
+        asked = asked[:MOST_DIGITS] + "…"  # int is slow at a long number, but refuses "…" at once
     try:
         number = int(asked, 0)
     except ValueError:

@@ -310,7 +310,7 @@ class ByteModel(Model):
         if text == "end":
             text = str(self.size - 1)
         if len(asked) > MOST_DIGITS:
-            text = ""  # reading a long number is slow: int refuses an empty text
+            text = ""  # int is slow at a long number, but refuses an empty text at once
         try:
             number = int(text.removeprefix("@").removeprefix("+"), 0)
         except ValueError:

@@ -30,14 +30,14 @@ class DiffModel(RowsModel):
     """The fields that differ between two captures or two CaptureSets, sorted by place, with
     filters; it needs no browser.
 
-    ``rows`` are all fields that differ. Can be set and observed: ``query`` (a name or a glob over
-    field, register.field and block.register.field), ``unknown`` (True shows only fields that nobody
-    named), ``addresses`` (False leaves out fields that point into memory) and ``selected`` (the
-    index of a shown row, at first of a field that is not an address; -1 if none is shown).
+    ``rows`` are all fields that differ. These can be set and observed: ``query`` (a name or a glob
+    over field, register.field and block.register.field), ``unknown`` (True shows only fields that
+    nobody named), ``addresses`` (False leaves out fields that point into memory) and ``selected``
+    (the index of a shown row, at first of a field that is not an address; -1 if none is shown).
     ``shown`` (indices of rows), ``summary`` and ``hidden`` (the number of rows that each filter
     leaves out) follow. If jobs were put in, left out or moved, ``streams`` says so in one sentence,
-    which begins ``summary``. Raises TypeError and ValueError as ``npulab.diff`` does,
-    ValueError for an index outside.
+    which begins ``summary``. Raises TypeError and ValueError as ``npulab.diff`` does, ValueError
+    for an index outside.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
@@ -184,8 +184,8 @@ class DiffModel(RowsModel):
 
 class DiffView(View):
     """The fields that differ between two captures, bit by bit, addresses last: arrows step through
-    them, / filters by name, u shows only fields that nobody named, a shows or hides addresses, c
-    copies the table as Markdown.
+    the fields, / filters by name, u shows only fields that nobody named, a shows or hides
+    addresses, c copies the table as Markdown.
 
     ``query``, ``unknown``, ``addresses`` and ``selected`` are the model's and can be set and
     observed; ``shown``, ``summary`` and ``selection`` follow them. Everything else is on ``model``.

@@ -77,7 +77,7 @@ class Numbers(TraitType[Any, Any]):
 
 
 class NameIn(TraitType[str, Any]):
-    """A trait for one of the names that an attribute of the trait's owner has; "" is no name."""
+    """A trait for one of the names that an attribute of the trait's owner has; "" means no name."""
 
     default_value = ""
 

@@ -176,7 +176,7 @@ class LawModel(Model):
         return ", ".join(reasons) or run.status
 
     def reads(self, run: RunOfBits) -> list[RunOfBits]:
-        """Return the fields that the law of a run reads; none without a law."""
+        """Return the runs of the fields that the law of a run reads; no runs without a law."""
         names = getattr(run.law, "follows", ())
         return [other for other in self.runs if other.name in names]
 
@@ -220,7 +220,7 @@ class LawModel(Model):
         return flips(self.laws.words)
 
     def _open_bits(self, run: RunOfBits) -> list[dict[str, Any]]:
-        """Return the rows of the table ``laws.open`` for the bits of a run, in its order."""
+        """Return the rows of ``laws.open`` for the bits of a run, in the table's order."""
         rows = []
         for row in self._open:
             if row["word"] == run.word and run.lsb <= row["bit"] < run.lsb + run.width:

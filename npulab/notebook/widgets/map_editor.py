@@ -117,10 +117,10 @@ class MapModel(ActingModel):
         ``cell`` has ``field``, ``column`` and ``text``: the text of that cell as the column shows
         it, such as ``12:4`` for bits or ``enum:mode 0=off 1=on`` for an enum with its names. The
         messages ``split``, ``join`` and ``add`` have ``field`` and ``text``. For ``split`` the text
-        is ``low:2 4``: name and width of each piece, lowest bits first. For ``join`` it is ``other
-        as name``; ``field`` gives the lowest bits of the joined field. For ``add`` it is ``name
-        12:4``; the new field lies in the register of ``field``. ``save`` has ``text``: the path of
-        a new file, or "" for the draft's own file.
+        is such as ``low:2 4``: a width, or name:width, for each piece, lowest bits first. For
+        ``join`` it is ``other as name``; ``field`` gives the lowest bits of the joined field. For
+        ``add`` it is ``name 12:4``; the new field lies in the register of ``field``. ``save`` has
+        ``text``: the path of a new file, or "" for the draft's own file.
         """
         if not isinstance(message, Mapping) or message.get("do") not in ACTS:
             raise ValueError(

@@ -51,8 +51,8 @@ class FieldRow(NamedTuple):
 class OperatorsModel(Model):
     """The operators of a model with their jobs and fields; it needs no browser.
 
-    ``operators`` has for each operator its name and either a capture or, as text, the reason why
-    there is none. These can be set and observed: ``operator`` (the number of the chosen operator),
+    ``operators`` has for each operator its name and either a capture or, as text, the reason for
+    no capture. These can be set and observed: ``operator`` (the number of the chosen operator),
     ``job`` (the number of one of its jobs) and ``field`` (the key of one of the job's fields, or
     ""). These follow: ``jobs`` (for each job of the operator its number, block and name),
     ``fields`` (``FieldRow`` as lists) and ``values`` (for each operator its values of the chosen
@@ -222,11 +222,11 @@ class OperatorsView(View):
     """The operators of a model, the jobs of the chosen one, and the fields of a job, in three lists
     beside each other; a chosen field shows its value beside every operator.
 
-    ``operators`` are what ``lower_model`` returns, or pairs of a name and a capture, or the reason
-    why there is none; ``name`` is the model's. Up and down move in a list, right and left go to the
-    next list and back, n and p go to the next operator with another value of the field, / searches
-    fields. ``operator``, ``job`` and ``field`` are the model's and can be set and observed.
-    Everything else is on ``model``.
+    ``operators`` are what ``lower_model`` returns, or pairs of a name and either a capture or the
+    reason for no capture; ``name`` is the model's. Up and down move in a list, right and left go to
+    the next list and back, n and p go to the next operator with another value of the field, /
+    searches fields. ``operator``, ``job`` and ``field`` are the model's and can be set and
+    observed. Everything else is on ``model``.
     """
 
     _esm, _css = assets("rows", "operators_view")
@@ -241,7 +241,7 @@ class OperatorsView(View):
 
 
 def _pairs(given: ModelJobs) -> list[tuple[str, Capture | str]]:
-    """Return the operators of a model by number and name, with their captures or reasons."""
+    """Return (number and name, capture or the reason for no capture) for each operator."""
     pairs: list[tuple[str, Capture | str]] = []
     for one in given.operators:
         name = f"{one.operator} {one.name}"

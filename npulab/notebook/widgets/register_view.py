@@ -240,7 +240,7 @@ class RegisterModel(JobBits):
 
     @observe("words")
     def _remember(self, change: Any) -> None:
-        # words that are set to their state before the last change undo this change
+        # setting the words to their state before the last change undoes this change
         if self._history and self._history[-1] == change.new:
             self._undone.append(change.old)
             self._history.pop()
@@ -256,7 +256,7 @@ class RegisterView(BitsView):
 
     ``words``, ``reference``, ``cursor`` and ``selection`` are the model's and can be set and
     observed; ``capture``, ``fields`` and ``changed`` follow them. ``undo``, ``redo``, ``put`` and
-    everything else is on ``model``. With a ``draft`` the words are read with its map, again after
+    everything else are on ``model``. With a ``draft`` the words are read with its map, again after
     each of its edits. With ``laws`` (of ``find_laws``) or a ``sweep`` bits can be coloured by their
     status in the laws and by how often they flip.
     """

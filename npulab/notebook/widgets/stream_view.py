@@ -1,5 +1,5 @@
-"""The jobs of a capture, a row each: what they are, the fields that matter, what waits for what,
-and the bits and fields of one of them.
+"""The jobs of a capture, a row each: what they are, the fields that matter, which job waits for
+which, and the bits and fields of a chosen job.
 
 ``StreamModel`` holds the state and all the logic and needs no browser; ``StreamView`` shows it.
 """
@@ -102,10 +102,11 @@ class JobModel(JobBits):
 class StreamModel(RowsModel):
     """The jobs of a capture as rows, with the fields of one of them; it needs no browser.
 
-    ``rows`` are all jobs. Can be set and observed: ``block`` (only jobs of this block are shown, ""
-    shows all), ``selected`` (the number of a shown job; -1 if none is shown) and ``opened`` (the
-    number of the job whose bits and fields are shown, -1 for none). ``shown`` (numbers of jobs),
-    ``summary`` and ``fields`` (a ``JobModel`` of the opened job, or None) follow.
+    ``rows`` are all jobs. These can be set and observed: ``block`` (only jobs of this block are
+    shown, "" shows all), ``selected`` (the number of a shown job; -1 if none is shown) and
+    ``opened`` (the number of the job whose bits and fields are shown, -1 for none). ``shown``
+    (numbers of jobs), ``summary`` and ``fields`` (a ``JobModel`` of the opened job, or None)
+    follow.
 
     ``press`` gives a message of the page, such as a filter, to ``fields``; ``filtered`` then has
     the filter, the indices of the fields that it keeps, and a status.
@@ -247,9 +248,9 @@ class StreamModel(RowsModel):
 
 
 class StreamView(View):
-    """The jobs of a capture, a row each, with what waits for what if the target states it: arrows
-    step through them, Enter shows the bits and fields of a job and Escape goes back, b shows one
-    block, w and r follow the tokens.
+    """The jobs of a capture, a row each, with the jobs that each waits for if the target states
+    tokens: arrows step through the jobs, Enter shows the bits and fields of a job and Escape goes
+    back, b shows one block, w and r follow the tokens.
 
     ``block``, ``selected`` and ``opened`` are the model's and can be set and observed; ``shown``,
     ``summary`` and ``selection`` follow them. Everything else is on ``model``.
