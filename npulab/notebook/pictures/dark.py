@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-PAPER, INK = 0.067, 0.93  # The greys that replace white and black on a dark page.
+PAPER, INK = 0.067, 0.93  # the greys that replace white and black on a dark page
 MIDDLE = 0.475  # This grey has the contrast 4.35 with white and with PAPER.
-NEUTRAL = 0.06  # A colour is a grey if its channels differ by at most this.
-LIGHT = 0.85  # A colour map's colour is paper if each channel is above this.
+NEUTRAL = 0.06  # a colour is a grey if its channels differ by at most this
+LIGHT = 0.85  # a colour map's colour is paper if each channel is above this
 # The weights of red, green and blue in the luminance of a colour.
 LUMINANCE = np.array([0.299, 0.587, 0.114])
 BRIGHT = 0.55  # letters on a colour of more luminance than this are black

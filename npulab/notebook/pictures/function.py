@@ -11,8 +11,8 @@ from numpy import ndarray
 
 from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas, open_frame
 
-DOTTED = 64  # At most this many points are drawn with dots.
-LINE = 110  # The most characters in a line of the title.
+DOTTED = 64  # at most this many points are drawn with dots
+LINE = 110  # the most characters in a line of the title
 
 
 def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:

@@ -38,10 +38,10 @@ FIGURES = {
     "spearman": ("Spearman's rho", "RdBu"),
 }
 MOST_FIELDS = 64
-LABELLED = 72  # A map of more words than this has a label at every eighth word only.
-TALLEST = 24.0  # The greatest height of a map, in inches.
-LEGEND = 56  # The legend shows at most this many letters of a law.
-OTHER = "#4a4a4a"  # The colour of captures without a law.
+LABELLED = 72  # a map of more words than this has a label at every eighth word only
+TALLEST = 24.0  # the greatest height of a map, in inches
+LEGEND = 56  # the legend shows at most this many letters of a law
+OTHER = "#4a4a4a"  # the colour of captures without a law
 SIMULATED = " (simulated)"
 
 

@@ -16,8 +16,8 @@ from numpy import ndarray
 from npulab.layout import Found, Layout, Planes, Table
 from npulab.notebook.pictures.picture import Picture, canvas, legend, write_values
 
-NUMBERED = 16  # An image of at most this many rows and columns has numbers in its cells.
-SHOWN = 192  # At most this many rows and this many columns are drawn.
+NUMBERED = 16  # an image of at most this many rows and columns has numbers in its cells
+SHOWN = 192  # at most this many rows and this many columns are drawn
 # A row of the buffer has the first of these numbers of bytes that gives no more rows than columns.
 WIDTHS = (16, 32, 64, 128)
 LINE = 130  # the most characters in a line of the title

@@ -16,11 +16,11 @@ from npulab.models import Memory
 from npulab.models.listing import memory_text
 from npulab.notebook.pictures.picture import WRONG, Picture, canvas, legend, open_frame
 
-LINE = 120  # The most characters in a line of the title.
-NUMBERED = 40  # At most this many bars have the numbers of their tensors.
-ROOM = (0.03, 0.035)  # A bar below these shares of the picture's width or height has no number.
-OUTLINED = 800  # With at most this many operators, bars have full outlines.
-TICKS = 6  # The axis of bytes has about this many marks, a power of two apart.
+LINE = 120  # the most characters in a line of the title
+NUMBERED = 40  # at most this many bars have the numbers of their tensors
+ROOM = (0.03, 0.035)  # a bar below these shares of the picture's width or height has no number
+OUTLINED = 800  # with at most this many operators, bars have full outlines
+TICKS = 6  # the axis of bytes has about this many marks, a power of two apart
 # The colour and the pattern of a bar for each kind of tensor: the colour is light enough for black
 # text, the pattern is for readers who cannot tell the colours apart.
 KINDS = {

@@ -36,14 +36,14 @@ from npulab.quant.floats import steps
 from npulab.quant.rules import Rule
 from npulab.support.text import plural
 
-NUMBERED = 12  # An image of at most this many rows and columns has numbers in its cells.
-CHANNELS = 4  # At most this many channels are drawn if the caller names none.
-DISPUTED = 8  # The sentence names at most this many accumulators with different codes.
-LABELLED = 17  # At most this many bars have their numbers.
+NUMBERED = 12  # an image of at most this many rows and columns has numbers in its cells
+CHANNELS = 4  # at most this many channels are drawn if the caller names none
+DISPUTED = 8  # the sentence names at most this many accumulators with different codes
+LABELLED = 17  # at most this many bars have their numbers
 BINS = 24
-LINE = 44  # The most characters in a line of a row's label.
-TALL = 0.3  # The height of a bar, in inches.
-TIES = 64  # Ties have no lines over this many codes or more: they would hide the bars.
+LINE = 44  # the most characters in a line of a row's label
+TALL = 0.3  # the height of a bar, in inches
+TIES = 64  # ties have no lines over this many codes or more: they would hide the bars
 # The colours of codes, light enough for black text, distinct for people who do not see all colours;
 # neighbouring codes differ, because a code modulo the number of colours chooses its colour.
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")

@@ -16,8 +16,8 @@ from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas, open
 from npulab.support.late import pd
 from npulab.support.refuse import positive, refuse_if
 
-LISTED = 40  # At most this many kernels have a row of numbers.
-NAME = 24  # A kernel's name is cut to this many letters in its row.
+LISTED = 40  # at most this many kernels have a row of numbers
+NAME = 24  # a kernel's name is cut to this many letters in its row
 # Labels of points nearer to each other than these shares of the axes' width and height are stacked.
 NEAR = (0.035, 0.05)
 LEVELS = 6  # a stack has at most this many labels; the next label lies at its bottom again

@@ -15,11 +15,11 @@ from npulab.notebook.pictures.picture import Picture, canvas, legend
 from npulab.support.late import pd
 from npulab.support.text import plural
 
-WIDTH = 64  # Bytes in a row.
-NUMBERED = 24  # A picture of at most this many rows has the hexadecimal digits of its bytes.
-PANEL, PANELS = 256, 8  # The most rows of a panel, and the most panels side by side.
-HIGH, LOW = 5.5, 0.5  # The greatest and the least height of a panel, in inches.
-LABELS = 24  # At most this many labels fit on the height of a panel.
+WIDTH = 64  # bytes in a row
+NUMBERED = 24  # a picture of at most this many rows has the hexadecimal digits of its bytes
+PANEL, PANELS = 256, 8  # the most rows of a panel, and the most panels side by side
+HIGH, LOW = 5.5, 0.5  # the greatest and the least height of a panel, in inches
+LABELS = 24  # at most this many labels fit on the height of a panel
 HEADER, RUN = "header", "run and weight"
 # the colour of each kind of bit, light enough for black text; a kind that is not listed has the
 # colour of a header

@@ -42,8 +42,8 @@ from npulab.support.text import Row, by_numbers, plural
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
-SHOWN = 60  # The table in HTML shows at most this many rows.
-LETTERS = 200  # The table in HTML shows at most this many letters of a text.
+SHOWN = 60  # the table in HTML shows at most this many rows
+LETTERS = 200  # the table in HTML shows at most this many letters of a text
 COLUMNS = ("kind", "on", "what", "by")
 Kind = TypeVar("Kind", bound=Item)
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mistune import BlockParser, BlockState, InlineParser, InlineState, Markdown
 
 BLOCKS = ["fenced_code", "atx_heading", "list", "table", "blank_line"]
-HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # A heading must have a text.
-TABLE = r"^[^\n|]*\|[^\n]*\n[^\n|]*\|[^\n]*$"  # A table's head and rule have bars.
+HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # a heading must have a text
+TABLE = r"^[^\n|]*\|[^\n]*\n[^\n|]*\|[^\n]*$"  # a table's head and rule have bars
 RULE = re.compile(r" *\|?(?: *:?-{1,99}:? *\|)* *:?-{0,99}:? *$")
 BOLD = r"\*\*(?P<bold>[^*\n]+)\*\*"
 LINK = (

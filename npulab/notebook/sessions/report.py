@@ -53,11 +53,11 @@ SUFFIXES = (".html", ".md")
 MARKS = (b'<meta name="generator" content="npulab report">', b"<!-- npulab report -->")
 FIRST = 2**10
 KINDS = ("session", "capture", "register", "field", "bytes")
-MOST_BYTES = 2**24  # A journal or figure of more bytes is not read.
-LINE, MOST_LINES = 16, 64  # Shown bytes have this many in a line, and at most this many lines.
-NAMED = 4  # A row names at most this many changed fields.
-DIGITS = 12  # This many digits of a sha256 are shown; the session's file has all.
-MOST_ROWS = 400  # A table shows at most this many rows.
+MOST_BYTES = 2**24  # a journal or figure of more bytes is not read
+LINE, MOST_LINES = 16, 64  # shown bytes have this many in a line, and at most this many lines
+NAMED = 4  # a row names at most this many changed fields
+DIGITS = 12  # this many digits of a sha256 are shown; the session's file has all
+MOST_ROWS = 400  # a table shows at most this many rows
 LAWS = (
     "field",
     "in the map",

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
 FIGURES = "figures"
-SMALL = 2**14  # A file of fewer bytes is written whole at each change.
-PART = 4  # A file is written anew when one part in four of its size was appended.
+SMALL = 2**14  # a file of fewer bytes is written whole at each change
+PART = 4  # a file is written anew when one part in four of its size was appended
 EMPTY = weight(session_text(empty()).encode())
 CHANGED = "was changed since it was read, nothing is written; session.merge() takes both together"
 
@@ -91,13 +91,13 @@ class Session(Contents):
         if path is not None:
             self.path = Path(path)
         self.author, self.autosave = author, autosave
-        self._draft: Draft | None = None  # The session records the edits of this draft.
-        self._read = copy.deepcopy(self._document)  # The document as it was last read or written.
-        self._bytes: bytearray | None = None  # The file's bytes as last read or written.
-        self._left: Stamp | None = None  # The file's stamp when last read or written.
+        self._draft: Draft | None = None  # the session records the edits of this draft
+        self._read = copy.deepcopy(self._document)  # the document as it was last read or written
+        self._bytes: bytearray | None = None  # the file's bytes as last read or written
+        self._left: Stamp | None = None  # the file's stamp when last read or written
         self._weight = weight(self.text.encode())
-        self._whole = self._behind = 0  # Bytes of the file's object; lines after it.
-        self._lines: Lines | None = None  # Writes the appended lines.
+        self._whole = self._behind = 0  # bytes of the file's object; lines after it
+        self._lines: Lines | None = None  # writes the appended lines
         self._folding = False
         if self.path is not None and self.path.exists():
             # the stamp is taken before the file is read, so that a write in between is noticed

@@ -52,11 +52,11 @@ SHOWN = (
     "found",
     "status",
 )
-LOGGED = 8  # The log has at most this many trials.
-LISTED = 12  # The HTML lists at most this many parts by their probability.
-LETTERS = 80  # At most this many letters of a value are shown.
-SENTENCE = 400  # At most this many letters of an error are shown.
-POLL = 0.05  # A run looks at this interval, in seconds, if an earlier run has ended.
+LOGGED = 8  # the log has at most this many trials
+LISTED = 12  # the HTML lists at most this many parts by their probability
+LETTERS = 80  # at most this many letters of a value are shown
+SENTENCE = 400  # at most this many letters of an error are shown
+POLL = 0.05  # a run looks at this interval, in seconds, if an earlier run has ended
 
 
 class Row(NamedTuple):
@@ -394,8 +394,8 @@ class BisectModel(Model):
                 pass  # wait, as an earlier run may still use the device
             self._ask(oracle, halt)
             self._ended(halt)
-        except BaseException as error:  # An error that leaves a thread is lost.
-            with suppress(Exception):  # The observer that raised may raise again.
+        except BaseException as error:  # an error that leaves a thread is lost
+            with suppress(Exception):  # the observer that raised may raise again
                 self._ended(halt, error)
 
     def _ask(self, oracle: Oracle, halt: threading.Event) -> None:

@@ -28,7 +28,7 @@ from npulab.support.refuse import shortly
 from npulab.support.text import plural
 
 LARGEST = 2**WORD_BITS - 1
-CHANGES_NAMED = 4  # The summary names at most this many changed fields.
+CHANGES_NAMED = 4  # the summary names at most this many changed fields
 # The width in pixels that a name above a run of bits may have, by the run's number of bits; names
 # above wider runs are not shortened.
 NARROW = {1: 14, 2: 30, 3: 46}
@@ -41,8 +41,8 @@ LETTER_WIDTHS = (
 COLUMNS = (
     *("field", "register", "bits", "width", "raw", "value", "reference", "evidence", "note"),
     *("block", "named"),
-)  # The names that a filter may use.
-CHOICES = 100  # At most this many names of an enum are offered while a value is typed.
+)  # the names that a filter may use
+CHOICES = 100  # at most this many names of an enum are offered while a value is typed
 LETTERS = {
     "law": "L",
     "constant": "C",

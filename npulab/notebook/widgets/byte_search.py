@@ -23,8 +23,8 @@ NUMBERS = {
     "f64": "f8",
 }
 ELEMENTS = ("bytes", "text", *NUMBERS)
-MOST_PATTERN = 256  # A pattern has at most this many bytes.
-MOST_DIGITS = 80  # A number that is read has at most this many digits.
+MOST_PATTERN = 256  # a pattern has at most this many bytes
+MOST_DIGITS = 80  # a number that is read has at most this many digits
 WHOLE = 255
 FEW = 64  # if less than one offset in this many may match, the candidates are tested one by one
 

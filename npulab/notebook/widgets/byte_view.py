@@ -26,11 +26,11 @@ from npulab.support.text import plural
 
 COEFFICIENTS = "coefficients"
 MOST_BYTES = 2**26
-WINDOW = 2**22  # The page has at most this many bytes at once, as messages are limited.
-STEP = 2**12  # A window begins at a multiple of this many bytes.
-MOST_MARKS = 2**16  # The page marks at most this many matches.
-RUN = 16  # At least this many equal bytes in a row count as fill.
-ROW = 16  # The HTML has this many bytes in a row.
+WINDOW = 2**22  # the page has at most this many bytes at once, as messages are limited
+STEP = 2**12  # a window begins at a multiple of this many bytes
+MOST_MARKS = 2**16  # the page marks at most this many matches
+RUN = 16  # at least this many equal bytes in a row count as fill
+ROW = 16  # the HTML has this many bytes in a row
 FACE_ROWS = 16
 # the most meanings of a byte in the line about the byte, and in the page's list
 MOST_IN_LINE = 4
@@ -114,8 +114,8 @@ class ByteModel(Model):
             self.address = data.addresses.get(self.buffer)
             self.simulated = data.simulated
         self.data = _buffer_bytes(data, self.buffer)
-        self._fault = ""  # The reason if the query cannot be read.
-        self.said = ""  # The reason if the target cannot explain the buffer.
+        self._fault = ""  # the reason if the query cannot be read
+        self.said = ""  # the reason if the target cannot explain the buffer
         is_explained = self._given is not None and self.buffer == COEFFICIENTS
         self._asks = is_explained and items is None
         self.meaning: Meaning | None = None

@@ -28,8 +28,8 @@ from npulab.captures.listing import folded
 from npulab.registers.fields import Field
 
 ABSENT = "–"
-MOST_VALUES = 5  # At most this many values of a field in a set are shown.
-MOST_LETTERS = 120  # At most this many letters of a value are shown.
+MOST_VALUES = 5  # at most this many values of a field in a set are shown
+MOST_LETTERS = 120  # at most this many letters of a value are shown
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from npulab.support.late import pd
 MOST_POINTS = 300
 MOST_CURVES = 5  # at most this many curves of a law, each for other values of its other parameters
 MOST_RIVAL_CURVES = 3
-GRID = 160  # A curve has at most this many points.
-MOST_HOVERED = 6  # A point's hover text names at most this many parameters.
-MOST_CHANGED = 3  # The line that asks for a capture names at most this many parameters.
+GRID = 160  # a curve has at most this many points
+MOST_HOVERED = 6  # a point's hover text names at most this many parameters
+MOST_CHANGED = 3  # the line that asks for a capture names at most this many parameters
 
 Record: TypeAlias = dict[str, Any]  # an object of JSON
 

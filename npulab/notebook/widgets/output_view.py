@@ -21,10 +21,10 @@ from npulab.support.refuse import need
 
 MOST_CELLS = 512  # the most cells a side; more outputs share cells
 SHADES = 255
-EQUAL = 128  # The shade of outputs that are equal.
-MOST_CHANNELS = 1024  # A view lists at most this many channels.
-NUMBERED = 20  # Pictures of at most this many rows and columns have numbers in their cells.
-SPREAD = 32  # A row of the picture has this many channels if a channel is one output.
+EQUAL = 128  # the shade of outputs that are equal
+MOST_CHANNELS = 1024  # a view lists at most this many channels
+NUMBERED = 20  # pictures of at most this many rows and columns have numbers in their cells
+SPREAD = 32  # a row of the picture has this many channels if a channel is one output
 
 
 class OutputModel(Model):

@@ -28,9 +28,9 @@ from npulab.support.text import part_said, plural
 
 BINS = 64  # the line of a field has at most this many points
 HIGHEST = 255
-MOST_READS = 8  # At most this many reads after a write are shown.
-MOST_PLOTTED = 4  # The plot has at most this many fields.
-PLOT_BINS = 256  # A field's line in the plot has at most this many points.
+MOST_READS = 8  # at most this many reads after a write are shown
+MOST_PLOTTED = 4  # the plot has at most this many fields
+PLOT_BINS = 256  # a field's line in the plot has at most this many points
 PLOT_HIGHEST = 1000
 
 
