@@ -378,7 +378,7 @@ def _refuse_map(path: str | None) -> None:
     if path is not None and Path(path).suffix != MAP_SUFFIX:
         raise ValueError(f"--map: got {path}, allowed is a file {MAP_SUFFIX}")
     if path is not None and Path(path).exists():
-        raise FileExistsError(f"{path}: is there already")
+        raise FileExistsError(f"{path}: is there already; give another path, or move it away")
 
 
 def _repair(options: argparse.Namespace) -> None:

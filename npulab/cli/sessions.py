@@ -63,7 +63,7 @@ def _session(options: argparse.Namespace) -> int:
 
 def _new(options: argparse.Namespace, file: str, *captures: str) -> None:
     if Path(file).exists():
-        raise FileExistsError(f"{file}: is there already")
+        raise FileExistsError(f"{file}: is there already; give another path, or move it away")
     session = Session(file, autosave=False)
     for path in captures:
         session.attach(path)

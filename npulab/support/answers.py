@@ -11,9 +11,11 @@ from typing import Any
 
 from npulab.support.text import GAP, Row, cell, cut_short, in_columns
 
-MOST_LETTERS = 120  # most letters in the last column of ``Lines`` in a notebook
+# In a notebook, the last column of a ``Lines`` table has at most this many letters.
+MOST_LETTERS = 120
 
-# verdicts by their tone; the tone chooses the colour of a cell
+# A verdict has a tone, which chooses the background colour of its cell. ``_BAD`` are the verdicts
+# with the tone "bad", ``_OPEN`` those with the tone "open".
 _BAD = ("differs", "hang", "failed", "unsteady")
 _OPEN = (
     "not executed",
@@ -39,7 +41,8 @@ TONES: dict[str, dict[str, str]] = {
     "provenance": {"simulated": "quiet", "simulated, changed": "quiet"},
     "differs": {"always": "bad", "sometimes": "open"},
 }
-# background colours by tone; the text keeps the colour of the theme
+# The background colour of a cell, by the tone of its value. Letters keep the colour of the
+# notebook's theme.
 TINTS = {
     "good": "rgba(46, 160, 67, .25)",
     "bad": "rgba(218, 54, 51, .3)",
@@ -48,7 +51,7 @@ TINTS = {
 
 
 def compared_rows(results: Iterable[Any]) -> list[Row]:
-    """The records of several results as rows of a table; if nothing was compared in a row, its
+    """The records of several results as rows of a table. In a row whose ``compared`` is 0, both
     ``compared`` and ``mismatches`` become None."""
     rows: list[Row] = []
     for result in results:
@@ -141,7 +144,7 @@ class Answer:
 
 
 def shown(parts: Sequence[Part]) -> list[Part]:
-    """The parts of an answer without its empty tables."""
+    """The parts of an answer, without the tables that have no rows."""
     return [part for part in parts if isinstance(part, str) or part.rows]
 
 

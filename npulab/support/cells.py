@@ -13,13 +13,15 @@ import re
 from collections.abc import Callable
 
 APOSTROPHE = "'"
-# the last four are the full-width forms of the first four; some spreadsheets treat both alike
+# ``=``, ``+``, ``-`` and ``@``, then the full-width form of each: some spreadsheets also run a
+# formula that begins with a full-width form.
 SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"
 FORMULA = re.compile(rf"'*(?:\s*[{SIGNS}]|[\t\r\n])")
 NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 CUT = re.compile(r"([;\t\r\n])")
 CUT_COMMENT = re.compile(r"([,;\t])")
-# a sign at the start of a part that was cut off; blanks and quotes may come before it
+# Matches a part of a cell that begins as a formula: one of ``SIGNS``, perhaps after apostrophes,
+# blanks and quotes.
 INSIDE = re.compile(rf"""'*[\s"]*[{SIGNS}]""")
 
 
@@ -59,13 +61,14 @@ def guarded_comment(line: str) -> str:
 
 
 def unguarded_comment(line: str) -> str:
-    """The line of a comment that was written: the reverse of ``guarded_comment``."""
+    """The comment line from which ``guarded_comment`` made this line."""
     return _parts(line, CUT_COMMENT, _unguarded_part)
 
 
 def _parts(text: str, cut: re.Pattern[str], change: Callable[[str], str]) -> str:
-    """The text, cut at the separators, with ``change`` applied to each part but the first."""
-    parts = cut.split(text)  # texts and separators alternate
+    """Cut a text at the separators that ``cut`` matches, apply ``change`` to each part but the
+    first, and join parts and separators again."""
+    parts = cut.split(text)  # parts have even numbers, separators odd ones
     for number in range(2, len(parts), 2):
         parts[number] = change(parts[number])
     return "".join(parts)

@@ -14,10 +14,11 @@ from npulab.support.extras import needed
 from npulab.support.refuse import reason, refuse_if
 from npulab.support.text import plural
 
-# most seconds until a scheduler answers; one on another continent takes about 1 second
+# Most seconds to wait for the answer of a scheduler. A scheduler on another continent answers in
+# about 1 second.
 SECONDS = 10.0
-# A worker may have no npulab, so it cannot be sent a function of npulab: this text is sent to the
-# builtin ``eval``, which every worker has.
+# A Python text that gives the version of a worker's npulab. The worker evaluates it with the
+# builtin ``eval``, because a worker without npulab cannot receive a function of npulab.
 VERSION = "__import__('npulab').__version__"
 
 
@@ -43,19 +44,20 @@ def cluster(
             )
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(
-            f"cluster: got {address!r:.80}, where no Dask scheduler answered within {seconds:g} "
-            f"seconds ({_said(error)}), allowed is the address that `dask scheduler` prints"
+            f"cluster: got address {address!r:.80}, where no Dask scheduler answered within "
+            f"{seconds:g} seconds ({_said(error)}); give the address that `dask scheduler` prints"
         ) from None
     with client:
         refuse_workers(address, client, resources or {})
         refuse_versions(client.run(eval, VERSION, on_error="return"))
-        # every call has a name of its own (see ``executors``), so Dask need not compute one
+        # ``pure=False``: Dask need not look for calls with equal arguments, because ``executors``
+        # gives each call a name of its own
         yield client.get_executor(resources=dict(resources or {}), pure=False)
 
 
 def _refuse_silence(address: str, seconds: float) -> None:
-    """Raise an error if no program listens at an address. This is tried first, because a client of
-    Dask would try again and again, for longer than its time limit."""
+    """Raise an error if no program listens at an address. A Dask client is made only after this
+    check, because it would try to connect for longer than its time limit."""
     addressing = needed("distributed.comm", "a cluster")
     host, port = addressing.get_address_host_port(address)
     with socket.create_connection((host, port), seconds):
@@ -63,10 +65,11 @@ def _refuse_silence(address: str, seconds: float) -> None:
 
 
 def _within(seconds: float, make: Callable[[], Any]) -> Any:
-    """Return what ``make`` returns; raises TimeoutError if it takes longer than ``seconds``.
+    """Call ``make`` in a thread and return its result; raises TimeoutError if the call takes longer
+    than ``seconds``. The thread then runs on, at most until this process ends.
 
-    The call then goes on in a thread that ends with this process. A client of Dask needs this,
-    because it waits for ever if the program at the address is no scheduler."""
+    A Dask client is made so, because it waits for ever if the program at the address is no
+    scheduler."""
     made = Future[Any]()
 
     def run() -> None:
@@ -98,7 +101,8 @@ def refuse_workers(address: str, client: Any, resources: Mapping[str, float]) ->
 def refuse_versions(versions: Mapping[str, Any]) -> None:
     """Raise ValueError if the npulab of a worker is missing or of another version than this one.
 
-    ``versions`` has the version, or the error of asking for it, by the address of a worker.
+    ``versions`` has, by the address of a worker, its version as text, or the error that the worker
+    raised when it was asked.
 
     >>> refuse_versions({"tcp://10.0.0.7:4021": "0.1.0"})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -118,15 +122,16 @@ def refuse_versions(versions: Mapping[str, Any]) -> None:
 
 
 def _said(error: BaseException) -> str:
-    """The first line of an error, short enough for a sentence."""
+    """The first line of an error's text, at most 100 characters; the error's type if the text is
+    empty."""
     lines = reason(error).strip().splitlines()
     return (lines or [type(error).__name__])[0][:100]
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """A context without Dask's log, in which a failed connection has a traceback: here its error is
-    one sentence."""
+    """A context in which Dask logs nothing: its log has a traceback for a failed connection, which
+    ``cluster`` reports in one sentence."""
     logger = logging.getLogger("distributed")
     before = logger.disabled
     logger.disabled = True

@@ -15,17 +15,18 @@ from typing import NamedTuple
 
 from npulab.support.files import read_bounded, text_of
 
-MOST_BYTES = 2**20  # most bytes of a file of a distribution
+MOST_BYTES = 2**20  # a metadata file with more bytes than this is not read
 POINTS = "entry_points.txt"
 VERSION = re.compile(r"^Version:\s*(\S+)", re.MULTILINE)
 NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-# the value of an entry point: a module, and perhaps an object in it and extras
+# Matches the value of an entry point: ``module`` or ``module:object``, perhaps with ``[extras]`` at
+# the end.
 VALUE = re.compile(rf"{NAME}\s*(?::\s*{NAME}\s*)?(?:\[.*\]\s*)?")
 
 
 class Stated(NamedTuple):
-    """An entry point in the form in which a distribution states it; ``wrong`` is the error text if
-    it is broken, else ""."""
+    """An entry point as a distribution states it; ``wrong`` is the error text of a broken entry
+    point, else ""."""
 
     dist: Distribution
     name: str
@@ -34,8 +35,8 @@ class Stated(NamedTuple):
 
 
 def stated_points(group: str) -> Iterator[Stated]:
-    """Yield the entry points of a group; if two distributions have the same name, only the first in
-    Python's path counts.
+    """Yield the entry points of a group. If two distributions in folders have the same name, only
+    the first in Python's path counts; a distribution in an archive always counts.
     """
     seen: set[str] = set()
     for dist in distributions():
@@ -50,7 +51,8 @@ def stated_points(group: str) -> Iterator[Stated]:
 
 
 def version_of(name: str) -> str:
-    """The version of a distribution; "unknown" if no distribution of this name states one."""
+    """The version of a distribution; "unknown" if no folder of a distribution of this name states
+    a version."""
     for dist in distributions(name=name):
         folder = _folder(dist)
         if folder is None:
@@ -75,8 +77,8 @@ def _folder(dist: Distribution) -> Path | None:
 
 
 def _points_of_finder(dist: Distribution, group: str) -> Iterator[Stated]:
-    """Yield the entry points of a distribution that has no folder, as the distribution's finder
-    states them.
+    """Yield the entry points of a group of a distribution in an archive, as Python reads them
+    (``dist.entry_points``).
     """
     for point in dist.entry_points:
         if point.group == group:
@@ -84,8 +86,8 @@ def _points_of_finder(dist: Distribution, group: str) -> Iterator[Stated]:
 
 
 def _points_in_file(dist: Distribution, file: Path, group: str) -> Iterator[Stated]:
-    """Yield the entry points in a distribution's file. For a broken file, or a broken line, an
-    entry point with an error text (``wrong``) is yielded.
+    """Yield the entry points of a group from a distribution's ``entry_points.txt``. A broken file,
+    and each broken line, yields an entry point with an error text in ``wrong``.
     """
     try:
         if not file.exists():
@@ -110,7 +112,7 @@ def _points_in_file(dist: Distribution, file: Path, group: str) -> Iterator[Stat
 
 def _lines(text: str, group: str) -> Iterator[tuple[int, str]]:
     """Yield (number, text) of each line in the section of a group, without blank lines and
-    comments."""
+    comments; the numbers count the lines of the whole text from 1."""
     section = ""
     for number, whole in enumerate(text.splitlines(), 1):
         line = whole.strip()

@@ -1,8 +1,8 @@
 """Many calls of a function by the workers of any executor: results in the order of the items, and
 no call lost if a worker ends.
 
-A call is on the way from when it is sent to the executor until its result is taken; few calls are
-on the way at a time.
+A call is on the way from when it is sent to the executor until its result is taken; at most
+``AHEAD`` calls are on the way at a time.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ from npulab.support.refuse import need, refuse_if, shortly
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# An executor; or a function that makes one, so that it can be made again after it broke; or None.
+# What a caller gives to run calls: an executor; a function that makes an executor, which is called
+# again if the executor breaks; or None.
 Workers = Executor | Callable[[], Executor] | None
 
-# Most calls that are submitted and not done: enough to keep as many workers busy. If the work is
-# stopped, few calls are lost.
+# Most calls that are on the way at a time: enough to keep 128 workers busy, and few to cancel if
+# the work is stopped.
 AHEAD = 128
-POLL = 0.1  # seconds between two looks at the event that stops
-# A call is given up if it was on the way this many times when the executor broke. The last time it
-# was the only call on the way, so that no other call can be the cause.
+POLL = 0.1  # seconds between two checks whether the event ``stop`` is set
+
+# A call is given up if the executor broke this many times while the call was on the way. Before the
+# last of these times ``ordered`` sends the call alone, so that no other call can be the cause.
 TRIES = 3
 
 
 class WorkerLost(RuntimeError):
-    """Raised if the workers of one call ended again and again, or if an executor that cannot be
-    made again broke."""
+    """Raised if a call is given up because its worker ended ``TRIES`` times, or if an executor
+    broke that cannot be made again."""
 
 
 def processes(count: int) -> Callable[[], Executor]:
@@ -111,12 +113,12 @@ def ordered(
 
 
 def need_executor(executor: object) -> None:
-    """Raise TypeError unless the value is an executor, a function that makes one, or None."""
+    """Raise TypeError unless the value is an Executor, a function that makes one, or None."""
     if executor is not None and not isinstance(executor, Executor) and not callable(executor):
         raise TypeError(
-            f"executor: got {shortly(executor)}, allowed is a concurrent.futures.Executor, as "
-            "ProcessPoolExecutor(2) or Dask's Client(address).get_executor() make, a function that "
-            "makes one, or None"
+            f"executor: got {shortly(executor)}, allowed is a concurrent.futures.Executor such as "
+            "ProcessPoolExecutor(2) or Dask's Client(address).get_executor(), a function that "
+            "returns an Executor, or None"
         )
 
 
@@ -140,7 +142,7 @@ def sendable(what: str, value: object) -> None:
     """
     try:
         pickle.dumps(value)
-    # pickle raises errors of many types, and any error that the __getstate__ of an object raises
+    # pickle raises errors of many types, among them whatever the __getstate__ of an object raises
     except Exception as error:
         inner = value
         while isinstance(inner, partial):
@@ -153,8 +155,8 @@ def sendable(what: str, value: object) -> None:
 
 
 def _call(function: Callable[[Item], Result], item: Item, name: str) -> Result:
-    """Call a function with an item. ``name`` is different for every call: Dask would make two calls
-    with equal arguments only once."""
+    """Call a function with an item. ``name`` makes the arguments of each call different, because
+    Dask would make two calls with equal arguments only once."""
     return function(item)
 
 
@@ -162,8 +164,8 @@ class Pool(Generic[Item, Result]):
     """A function that workers call, item by item, for a caller that does not know all items
     beforehand.
 
-    ``start`` sends a call. If its worker ended, the call is sent again when its result is asked
-    for; it is given up after three times. Raises as ``ordered``.
+    ``start`` sends a call. A call whose worker ended is sent again when its result is asked for;
+    WorkerLost is raised if its worker ended three times. Raises TypeError as ``ordered``.
 
     >>> with Pool(abs, threads(2)) as pool:
     ...     first, second = pool.start(-3), pool.start(4)
@@ -194,9 +196,7 @@ class Pool(Generic[Item, Result]):
         return _sent(self.executor, self.function, item)
 
     def again(self, broken: Executor) -> None:
-        """Make the executor again, unless ``broken`` was replaced already because of another
-        call.
-        """
+        """Replace the executor ``broken`` by a new executor, unless another call did so already."""
         if self.executor is broken:
             self.executor = _remade(self.given, broken)
 
@@ -225,7 +225,10 @@ class Started(Generic[Item, Result]):
                 return self._future.result()
             self.pool.again(self._executor)
             self._send()
-        raise WorkerLost(f"{shortly(self.item)}: its worker ended {TRIES} times")
+        raise WorkerLost(
+            f"item {shortly(self.item)}: its worker ended {TRIES} times; call the function with "
+            "this item alone to see why"
+        )
 
 
 def _made(given: Executor | Callable[[], Executor]) -> Executor:
@@ -237,8 +240,8 @@ def _made(given: Executor | Callable[[], Executor]) -> Executor:
 
 
 def _remade(given: Workers, broken: Executor) -> Executor:
-    """An executor made in place of a broken one; raises WorkerLost if ``given`` is no function that
-    makes one."""
+    """Make a new executor with the function ``given`` in place of the executor ``broken``; raises
+    WorkerLost if ``given`` is no function."""
     if given is None or isinstance(given, Executor):
         raise WorkerLost(
             f"executor: a worker of {type(broken).__name__} ended, and it takes no more work; what "
@@ -250,7 +253,8 @@ def _remade(given: Workers, broken: Executor) -> Executor:
 
 
 def _sent(executor: Executor, function: Callable[[Item], Result], item: Item) -> Future[Result]:
-    """Send a call; if the executor is broken already, return a future with that error."""
+    """Send a call of the function with an item to the executor, and return its future; if the
+    executor is broken, the future holds the BrokenExecutor error."""
     try:
         return executor.submit(_call, function, item, uuid.uuid4().hex)
     except BrokenExecutor as error:
@@ -260,7 +264,7 @@ def _sent(executor: Executor, function: Callable[[Item], Result], item: Item) ->
 
 
 def _is_lost(future: Future[Any]) -> bool:
-    """True if the executor broke before a call ended, or the call was cancelled."""
+    """True if a call has no result because the executor broke or the call was cancelled."""
     if future.cancelled():
         return True
     return future.done() and isinstance(future.exception(), BrokenExecutor)
@@ -268,8 +272,8 @@ def _is_lost(future: Future[Any]) -> bool:
 
 @dataclass(eq=False)
 class _Call:
-    """A call of the item with this number. ``future`` is None if the call has to be sent again;
-    ``losses`` is how often the executor broke while it was on the way."""
+    """The call with item ``number``, counted from 0. ``future`` is None while the call is not sent;
+    ``losses`` counts how often the executor broke while the call was on the way."""
 
     number: int
     item: Any
@@ -278,13 +282,13 @@ class _Call:
 
     @property
     def alone(self) -> bool:
-        """True if the call has to be the only one on the way the next time, so that no other call
-        can be what ends the worker."""
+        """True if the call has to be the only call on the way: if a worker then ends again, this
+        call is the cause."""
         return self.losses == TRIES - 1
 
     @property
     def lost(self) -> bool:
-        """True if the executor broke before the call ended."""
+        """True if the call has no result because the executor broke or the call was cancelled."""
         assert self.future is not None
         return _is_lost(self.future)
 
@@ -292,14 +296,15 @@ class _Call:
     def killing(self) -> bool:
         """True if a Dask cluster gave the call up because its workers ended again and again."""
         assert self.future is not None
-        # if the future is one of Dask, Dask is loaded
+        # Dask need not be imported: a future of Dask exists only if Dask is loaded
         killed = getattr(sys.modules.get("distributed"), "KilledWorker", ())
         return not self.future.cancelled() and isinstance(self.future.exception(), killed)
 
 
 @dataclass(eq=False)
 class _Calls:
-    """Calls that are sent to an executor."""
+    """The calls of one ``ordered``. ``flight`` has the calls on the way, in the order of their
+    items."""
 
     function: Callable[[Any], Any]
     items: Iterable[Any]
@@ -341,8 +346,9 @@ class _Calls:
             raise KeyboardInterrupt
 
     def _fill(self) -> bool:
-        """Send calls until ``AHEAD`` are on the way, or until one that has to be alone is on the
-        way; False if no call is on the way and no item is left."""
+        """Send calls in the order of their items until ``AHEAD`` are on the way. A call that has to
+        be ``alone`` is sent when it is the first, and no call is sent after it. Return False if no
+        call is on the way and no item remains."""
         for call in self.flight:
             if call.future is None:
                 if call.alone and call is not self.flight[0]:
@@ -363,7 +369,7 @@ class _Calls:
         call.future = _sent(self.executor, self.function, call.item)
 
     def _ended(self, call: _Call) -> bool:
-        """Wait for a call to end; False if ``stop`` is set before."""
+        """Wait until a call ends; False if ``stop`` is set before the call ends."""
         assert call.future is not None
         while not (self.stop is not None and self.stop.is_set()):
             if wait([call.future], POLL).done:
@@ -375,18 +381,20 @@ class _Calls:
         if call.killing:
             return self._given_up(call, str(call.future.exception()))
         if call.losses == TRIES:
-            return self._given_up(call, f"its worker ended {TRIES} times, at last with it alone")
+            return self._given_up(
+                call, f"its worker ended {TRIES} times, at last with no other call on the way"
+            )
         return call.future.result()
 
     def _given_up(self, call: _Call, reason: str) -> Any:
         if self.lost is None:
-            raise WorkerLost(f"item {call.number}: {reason}; what was done before it is kept")
+            raise WorkerLost(f"item {call.number}: {reason}; results of earlier items are kept")
         return self.lost(call.item, reason)
 
     def _again(self) -> None:
-        """Make the executor again, and mark the calls that were on the way to be sent again; the
-        first call is given up if it was alone on the way."""
-        # a broken pool may not have put its error into all futures yet
+        """Make a new executor, and set ``future`` of each lost call to None, so that the call is
+        sent again; the first call is given up if it was alone on the way."""
+        # a broken executor puts its error into one future after another
         pending = [call.future for call in self.flight if call.future is not None]
         wait(pending, POLL)
         self.executor = _remade(self.given, self.executor)
@@ -397,7 +405,7 @@ class _Calls:
                 call.losses += 1
                 call.future = None
         if first_alone:
-            # this call is what ends workers: the losses of the calls beside it do not count
+            # the first call broke the executor, so earlier losses of the other calls do not count
             for call in self.flight:
                 call.losses = 0
             first.losses = TRIES
@@ -409,12 +417,13 @@ class _Calls:
             call.future.cancel()
 
     def _finished(self) -> Iterator[tuple[int, Any]]:
-        """Cancel the calls that have not begun; yield the results of those that have, in order."""
+        """Cancel the calls that have not begun; yield (number, result) of the other calls in the
+        order of their items."""
         for call in self.flight:
             self._cancel(call)
         while self.flight:
             call = self.flight.popleft()
-            # a wait for a cancelled future would not end
+            # wait would never return for a cancelled future
             if call.future is None or call.future.cancelled():
                 continue
             wait([call.future])

@@ -36,7 +36,7 @@ def needed(module: str, purpose: str) -> Any:
 
 
 def installed(module: str) -> bool:
-    """True if a module of another package can be loaded; it is loaded."""
+    """Load a module of another package and return True; return False if it cannot be loaded."""
     try:
         needed(module, "this")
     except MissingPackage:

@@ -24,19 +24,24 @@ from npulab.support.json_text import MOST_DEEP, json_of
 
 try:
     import fcntl
-except ImportError:  # a system without file locks
+except ImportError:  # Windows has no fcntl
     fcntl = None  # type: ignore[assignment]
 
 Got = TypeVar("Got")
-MOST_JSON = 2**24  # most bytes of a JSON file
-MOST_TABLE = 2**26  # most bytes of a CSV table
-MOST_REPLACED = 2**31  # most bytes of a file that is replaced
-BLOCK = 2**16  # bytes read at once from a file that grows
-HIDDEN, PART = ".npulab-", ".part"  # start and end of the name of an unfinished file
+# A JSON file has at most ``MOST_JSON`` bytes, a CSV table ``MOST_TABLE``, a file that is replaced
+# ``MOST_REPLACED``. From a file that grows ``BLOCK`` bytes are read at once.
+MOST_JSON = 2**24
+MOST_TABLE = 2**26
+MOST_REPLACED = 2**31
+BLOCK = 2**16
+# The name of an unfinished file begins with ``HIDDEN`` and ends with ``PART``.
+HIDDEN, PART = ".npulab-", ".part"
 OURS = re.compile(rf"{re.escape(HIDDEN)}\w+{re.escape(PART)}")
-LEFT = 24 * 3600.0  # seconds; a hidden file that is older counts as left by a killed program
-PATIENCE = 10.0  # most seconds to wait for a folder's lock; a writer keeps it for milliseconds
-_held = threading.local()  # the folders that this thread has locked
+# An unfinished file older than ``LEFT`` seconds was left by a killed program and is removed.
+LEFT = 24 * 3600.0
+PATIENCE = 10.0  # most seconds to wait for a folder's lock; a writer keeps a lock for milliseconds
+
+_held = threading.local()  # ``_held.folders`` are the folders that this thread has locked
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 NO_LINKS = {
     errno.EPERM,
@@ -47,7 +52,7 @@ NO_LINKS = {
     errno.EXDEV,
     errno.EMLINK,
 }
-# with these flags neither opening nor reading a file waits for a writer
+# Flags to open a file for reading, so that neither the opening nor a read waits for bytes.
 AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -71,7 +76,7 @@ def opened(path: Path) -> io.BufferedReader:
     """
     need_file(path)
     plain = _Plain(os.open(path, AT_ONCE), path)
-    # the file was replaced since ``need_file`` looked at it
+    # the file may have been replaced after ``need_file`` looked at it
     if not stat.S_ISREG(os.fstat(plain.fileno()).st_mode):
         plain.close()
         raise ValueError(f"{path}: got something that is no plain file, allowed is a file")
@@ -126,7 +131,8 @@ def read_table(path: Path | str) -> list[dict[str, str]]:
 
 
 def bare_row(row: dict[str, str]) -> None:
-    """Remove from the texts of a row, in place, the apostrophes that ``cells`` added."""
+    """Remove from the texts of a row of a CSV table, in place, the apostrophes that guard them from
+    spreadsheets (module ``cells``)."""
     for name, cell in row.items():
         if isinstance(cell, str) and APOSTROPHE in cell:
             row[name] = unguarded(cell)
@@ -141,7 +147,7 @@ def read_bounded(path: Path, most: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise ValueError(f"{path}: got {size} bytes, allowed are {most}")
-        # one byte more than the stated size is asked for: if it is missing, this is the whole file
+        # one byte more than the stated size is asked for: without that byte, this is the whole file
         data = file.read(size + 1)
         if len(data) <= size:
             return data
@@ -149,13 +155,14 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def bounded_sum(path: Path, most: int) -> str:
-    """The sha256 of a file in hexadecimal digits; raises as ``read_bounded``."""
+    """The sha256 of a file of at most ``most`` bytes, in hexadecimal digits; raises as
+    ``read_bounded``."""
     return hashlib.sha256(read_bounded(path, most)).hexdigest()
 
 
 def _grown(file: io.BufferedReader, data: bytes, path: Path, most: int) -> bytes:
     """The bytes of a file that holds more than its stated size, because it grows or because the
-    system makes its contents while they are read. ``data`` was read already."""
+    system makes its contents while they are read. ``data`` are its first bytes, already read."""
     grown = bytearray(data)
     while len(grown) <= most:
         more = file.read(min(BLOCK, most + 1 - len(grown)))
@@ -251,7 +258,7 @@ class Lines:
 
 @contextmanager
 def locked(*paths: Path) -> Iterator[None]:
-    """A context that keeps other writers that use it, in this process and in others, out of the
+    """A context that keeps other users of this context, in this process and in others, out of the
     folders in which these files lie; folders that do not exist are made.
 
     The operating system locks the folder itself: the lock ends with the program that made it and
@@ -382,7 +389,7 @@ def replace_files(
                 what = "was changed on the disk since it was opened"
                 if known is None:
                     what = "exists now, but did not exist when it was opened"
-                raise ValueError(f"{path}: {what}{advice}")
+                raise ValueError(f"{path}: the file {what}{advice}")
         # all bytes are on the disk before the first file changes, so that a full disk changes
         # nothing
         for path, data in after.items():
@@ -396,7 +403,7 @@ def replace_files(
                 else:
                     part.replace(path.resolve())
             undo.callback(_put_back, path, before.get(path))
-        # every file has its new contents: no later error may restore the old contents
+        # all files are written: an error after this line must not put the old contents back
         undo.pop_all()
     sync_folders(path.resolve() for path in after)
     return list(after)
@@ -410,7 +417,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _put_back(path: Path, data: bytes | None) -> None:
-    """Write the earlier contents of a file again; remove the file if there was none (None)."""
+    """Write the contents ``data``, which a file had before, again; None: remove the file."""
     if data is None:
         path.unlink(missing_ok=True)
     else:
@@ -418,8 +425,8 @@ def _put_back(path: Path, data: bytes | None) -> None:
 
 
 def give_name(part: Path, path: Path) -> None:
-    """Give a written hidden file its name; raises FileExistsError if a file has the name, even if
-    that file was made just now.
+    """Give the hidden file ``part``, whose contents are complete, the name ``path``; raises
+    FileExistsError if a file has that name, even if that file was made just now.
 
     A hard link gives the name; if the file system has no links, the file is renamed. So the name
     never belongs to an unfinished file.
@@ -438,12 +445,12 @@ def give_name(part: Path, path: Path) -> None:
 def _refuse_taken(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.exists() or path.is_symlink():
-            raise FileExistsError(f"{path}: is there already")
+            raise FileExistsError(f"{path}: is there already; give another path, or move it away")
 
 
 def _hidden_file(path: Path, data: bytes) -> Path:
     """Write a hidden file with these bytes to the disk, in the folder of ``path``, and return the
-    hidden file's path; if ``path`` exists, the hidden file gets its mode.
+    hidden file's path; if there is a file at ``path``, the hidden file gets the mode of that file.
     """
     real = path.resolve()
     _clear(real.parent)
@@ -470,13 +477,13 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _set_mode(path: Path, mode: int) -> None:
-    with suppress(PermissionError):  # the file system has no modes
+    with suppress(PermissionError):  # raised by a file system that has no modes
         path.chmod(mode)
 
 
 def sync_folders(paths: Iterable[Path]) -> None:
-    """Write the lists of files of these paths' folders to the disk, if the system allows that."""
-    # a new name survives a crash of the system only if its folder is on the disk as well
+    """Sync the folders in which these paths lie to the disk, if the system allows that."""
+    # a new file survives a crash of the system only if its folder is on the disk as well
     for folder in {path.parent for path in paths}:
         with suppress(OSError), ExitStack() as opened:
             handle = os.open(folder, os.O_RDONLY)
@@ -500,12 +507,15 @@ def _clear(folder: Path) -> None:
 
 @contextmanager
 def named_as(path: Path) -> Iterator[None]:
-    """A context that puts into an OSError raised in it the path that the caller named."""
+    """A context that replaces the path in an OSError by ``path``, which the caller named. If the
+    error says that something exists at the path, a FileExistsError is raised instead."""
     try:
         yield
     except OSError as error:
         if error.errno is None:
             raise
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-            raise FileExistsError(f"{path}: is there already") from None
+            raise FileExistsError(
+                f"{path}: is there already; give another path, or move it away"
+            ) from None
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from None

@@ -11,11 +11,12 @@ from typing import Any
 STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 BRACKET = re.compile(r"[][{}]")
 NUMBER = re.compile(r"-?[0-9]+")
-# words in Python's message about a number with too many digits
+# These words are in Python's message about a number with more digits than Python converts.
 DIGITS = "integer string conversion"
 END = "the end of the text"
-MOST_DEEP = 100  # most levels of lists and objects in one another
-# Python's messages about a text that is not JSON, and what JSON would allow at that place
+MOST_DEEP = 100  # most levels of lists and objects inside each other in files of npulab
+
+# By Python's message about a text that is not JSON: what JSON allows at the place of the error.
 ALLOWED = {
     "Expecting value": "is a value",
     "Expecting ',' delimiter": "is a comma or a closing bracket",
@@ -57,7 +58,7 @@ def json_of(
     except RecursionError:
         at, depth = _deepest(text)
         wrong = f"got values {depth} deep, allowed are {most_deep or 'fewer'}"
-    except ValueError as error:  # by a hook, or for a number with too many digits
+    except ValueError as error:  # raised by a hook, or for a number with too many digits
         at, wrong = _refused_place(text, hooks), str(error)
         if DIGITS in wrong:
             numbers = NUMBER.finditer(STRING.sub(_blank, text))
@@ -111,9 +112,10 @@ def _decoded(data: bytes, where: object, first: int) -> str:
 
 
 def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
-    """Return the place at which a text stops being JSON, and the error there in words."""
+    """Return the number of the first character (from 0) at which a text is not JSON, and the error
+    at that character in words."""
     at = error.pos
-    # blanks and ends of lines at the end do not count: the text ends before them
+    # an error in the blanks and empty lines at the end is an error at the end of the text
     if not text[at:].strip():
         at = len(text.rstrip())
     got = END
@@ -125,7 +127,8 @@ def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
 
 
 def _deepest(text: str) -> tuple[int, int]:
-    """Return the place of the first bracket at the greatest depth of a text, and that depth."""
+    """Return the number of the first opening bracket (a character, from 0) at the greatest depth of
+    a text, and that depth."""
     deepest, place, depth = 0, 0, 0
     bare = STRING.sub(_blank, text)
     for found in BRACKET.finditer(bare):
@@ -139,13 +142,15 @@ def _deepest(text: str) -> tuple[int, int]:
 
 
 def _blank(found: re.Match[str]) -> str:
-    """As many blanks as a match has characters, so that all other characters keep their places."""
+    """As many blanks as the match has characters: with a string of JSON replaced by them, all other
+    characters keep their places."""
     return " " * len(found[0])
 
 
 def _refused_place(text: str, hooks: dict[str, Any]) -> int:
-    """The place of the innermost object that was being read when a hook raised an error or a number
-    was refused. The text is read again to find it; 0 if there is no error this time.
+    """The number of the character (from 0) at which the object begins that Python was reading when
+    a hook raised an error or a number was refused. The text is read again to find that object; 0 if
+    the second reading has no error.
     """
     decoder: Any = json.JSONDecoder(**hooks)
     plain, begun = decoder.parse_object, [0]
@@ -157,7 +162,7 @@ def _refused_place(text: str, hooks: dict[str, Any]) -> int:
         return value
 
     decoder.parse_object = parse_object
-    # only the scanner in Python calls a parse_object that was replaced, the scanner in C does not
+    # the scanner in C would not call the replaced parse_object, the scanner in Python calls it
     decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
     try:
         decoder.decode(text)
@@ -167,7 +172,7 @@ def _refused_place(text: str, hooks: dict[str, Any]) -> int:
 
 
 def _line_and_column(text: str, at: int, first: int) -> str:
-    """The line and the column of a place in a text, as words; columns are counted from 1, lines
-    from ``first``."""
+    """The words "line L, column C" for character ``at`` (from 0) of a text; columns are counted
+    from 1, lines from ``first``."""
     line = text.count("\n", 0, at) + first
     return f"line {line}, column {at - text.rfind(chr(10), 0, at)}"

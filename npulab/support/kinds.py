@@ -1,10 +1,8 @@
-"""The kind of a file by its first bytes; known are the kinds of files that are often mistaken for
-dumps.
-"""
+"""The kind of a file by its first bytes, for kinds that are often mistaken for dumps."""
 
 from __future__ import annotations
 
-# kinds of files by their first bytes
+# The kind of a file, as words to follow "is", by the bytes with which such a file begins.
 KINDS = {
     b"\x89PNG": "a PNG picture",
     b"\xff\xd8\xff": "a JPEG picture",
@@ -45,7 +43,7 @@ def _is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        # with this reason only the last character is cut off, because the head ends there
+        # for this reason the last character alone is unreadable, because the head ends inside it
         if error.reason != "unexpected end of data":
             return False
         text = head[: error.start].decode("utf-8")

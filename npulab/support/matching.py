@@ -16,12 +16,13 @@ MOST_LETTERS = 4096  # most letters of a line that are searched; the letters aft
 
 
 def matches(stated: str, text: str, out: str) -> None:
-    """Search a pattern in the lines of a text, and write what was found to ``out``."""
+    """Search the pattern of the file ``stated`` in each line of the file ``text``, and write a line
+    of JSON for each match to the file ``out``."""
     pattern = json.loads(Path(stated).read_text(encoding="ascii"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         search = re.compile(pattern).search
-    # each line is written at once, so that a run that is ended leaves the matches found before
+    # each match is written at once, so that matches are kept if the program is ended
     with Path(text).open(encoding="utf-8") as lines, Path(out).open("w", buffering=1) as found:
         for number, line in enumerate(lines, 1):
             match = search(line[:MOST_LETTERS].rstrip("\n"))

@@ -21,11 +21,15 @@ from typing import TypeVar
 Result = TypeVar("Result")
 Program = str | Sequence[str | os.PathLike[str]]
 
-LAST = 4096  # most bytes of a program's errors that are kept
+# Of what a program prints on stderr, the last ``LAST`` bytes are kept, and ``LINES`` lines of them
+# are shown. One read takes at most ``READ`` bytes, as many as a pipe usually holds.
+LAST = 4096
 LINES = 5
-READ = 2**16  # bytes read at once, as many as a pipe usually holds
-POLL = 0.05  # seconds between two looks at a program that prints nothing
-GRACE = 0.5  # seconds between asking a program to end and killing it
+READ = 2**16
+# A program that prints nothing is looked at every ``POLL`` seconds. A program that is asked to end
+# has ``GRACE`` seconds until it is killed.
+POLL = 0.05
+GRACE = 0.5
 
 
 class NotRun(OSError):
@@ -38,9 +42,9 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class End:
-    """How a program ended. ``status`` is negative for a signal, and None if the time limit of
-    ``seconds`` passed; ``said`` are the last lines that it printed as errors; ``killed`` is False
-    if it had to be killed and could not be."""
+    """How a program ended. ``status`` is the exit status, the negative number of the signal that
+    ended the program, or None if the time limit of ``seconds`` passed. ``said`` are the last lines
+    that the program printed on stderr. ``killed`` is False if the program could not be killed."""
 
     status: int | None
     seconds: float
@@ -86,7 +90,7 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
     if not texts or not parts or not parts[0].strip():
         raise ValueError(f"{name}: got {program!r}, allowed is a program and its arguments")
     if shell and not isinstance(program, str):
-        raise ValueError(f"{name}: got {program!r}, allowed is one text, because a shell reads it")
+        raise ValueError(f"{name}: got {program!r}, allowed is one text, as a shell reads it")
     if shell:
         return parts[0]
     return tuple(parts)
@@ -131,12 +135,13 @@ def _not_started(program: str | tuple[str, ...], error: OSError) -> str:
 def execute(
     name: str, program: str | tuple[str, ...], timeout: float, *stops: threading.Event
 ) -> End:
-    """Run a program and return how it ended; a program that is a text is read by a shell.
+    """Run a program and return how it ended; a shell runs a ``program`` that is one text.
 
-    The program gets no input, its output is thrown away, and the last lines of its errors are kept.
-    It runs in a process group of its own, which is killed when the program ends, when ``timeout``
-    seconds are over, or when one of the events ``stops`` is set. Raises NotRun, which begins with
-    ``name``, if the program cannot be started, and Stopped if one of the events was set.
+    The program gets no input, its output is thrown away, and the last lines that it prints on
+    stderr are kept. It runs in a process group of its own, which is killed when the program ends,
+    when ``timeout`` seconds are over, or when one of the events ``stops`` is set. Raises NotRun,
+    which begins with ``name``, if the program cannot be started, and Stopped if one of the events
+    was set.
 
     >>> print(execute("program", ("false",), timeout=10))
     status 1
@@ -183,7 +188,7 @@ def execute(
 
 def _go_on(stops: tuple[threading.Event, ...]) -> None:
     if any(stop.is_set() for stop in stops):
-        raise Stopped("the run was stopped")
+        raise Stopped("the run of the program was stopped")
 
 
 def _listen(pipe: int, said: bytearray) -> bool:
@@ -202,8 +207,8 @@ def _listen(pipe: int, said: bytearray) -> bool:
 def _kill(process: subprocess.Popen[bytes]) -> bool:
     """End a program and all of its process group; True if the program has ended.
 
-    The waits are short, because a program that waits for a driver ends only when the driver lets
-    it.
+    The waits for the end are short, because a program that a driver keeps waiting cannot be ended
+    before the driver answers.
     """
     try:
         if process.poll() is None and _sent(process, signal.SIGTERM):
@@ -233,8 +238,8 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _last_lines(said: bytearray) -> str:
-    """The last five lines of these bytes that are not blank, joined; characters that would control
-    a terminal are replaced by blanks."""
+    """The last five lines of these bytes that are not blank, joined by semicolons; characters that
+    cannot be printed are replaced by blanks."""
     lines = []
     for line in said.decode("utf-8", "replace").splitlines():
         plain = re.sub(r".", _blank_if_control, line).strip()

@@ -167,21 +167,21 @@ def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: 
     if isinstance(given, str | bytes):
         need(what, given, (), allowed)
     need(what, given, Iterable, allowed)
-    out = [*given]  # type: ignore[misc]  # ``need`` made sure that it is iterable
-    # types are compared, not members: there may be many members, but they have few types
+    out = [*given]  # type: ignore[misc]
+    # each type is checked once, because a sequence of many members has few types
     odd = {kind for kind in set(map(type, out)) if not issubclass(kind, kinds)}
     if odd:
         need(what, next(member for member in out if type(member) in odd), kinds, allowed)
     return out
 
 
-# the least ratio (difflib, 0 to 1) of two names at which one may be a misspelling of the other
+# If two names have at least this ratio (of difflib, 0 to 1), one may be a misspelling of the other.
 LIKE = 0.7
 
 
 def near(pattern: str, names: Iterable[str], most: int = 4) -> str:
-    """The end of an error text: the known names that may be meant by ``pattern``, a misspelt name
-    or glob. They are at most ``most``, the nearest first; "" if no name is near.
+    """The end of an error text about ``pattern``, a misspelt name or glob: at most ``most`` of the
+    known names that may be meant, the nearest first; "" if no name is near.
 
     >>> near("kernal*", ["input_w", "kernel_x_size", "kernel_y_size"]), near("kernal*", ["stride"])
     ('; near are kernel_x_size, kernel_y_size', '')

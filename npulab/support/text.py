@@ -8,16 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Row = dict[str, Any]
-# characters that move a terminal's cursor, set its title, or change the direction of the text
+# Matches a character that must not reach a terminal: a control character, a mark that ends a line
+# or changes the direction of the text, or half of a surrogate pair.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){81,})\1(?!\w)", re.DOTALL)
-# matches a run that an error text cuts short: a hexadecimal number of 79 digits or more, or 161
-# characters or more without a blank or slash
+# Matches a run without a blank or slash, which ``one_line`` cuts after group 1: 75 hexadecimal
+# digits, or 157 characters, and at least 4 more characters.
 RUN = re.compile(r"((?:0x)?[0-9a-f]{75}|[^\s/]{157})[^\s/]{4,}")
 DIGITS = re.compile(r"\d+")
-MOST_DIGITS = 20  # digits to which a number in a name is filled up with zeros for sorting
-GAP = "  "  # the blanks between two columns
-MOST_LETTERS = 1500  # most characters of an error text
+# For sorting, a number in a name is filled with zeros to ``MOST_DIGITS`` digits. ``GAP`` stands
+# between two columns of a table. An error text has at most ``MOST_LETTERS`` characters.
+MOST_DIGITS = 20
+GAP = "  "
+MOST_LETTERS = 1500
 
 
 def visible(text: str) -> str:
@@ -80,7 +83,7 @@ def cut_short(texts: Sequence[str], most: int) -> str:
     """
     shown = "".join(texts)
     left = 0
-    # texts are left out from the end until the shown texts and the count of those left out fit
+    # texts are left out from the end until the shown texts and the count of the others fit
     while len(shown) > most and left < len(texts):
         left += 1
         shown = "".join(texts[:-left]) + f" … {left} more"
@@ -123,8 +126,8 @@ def by_numbers(name: str) -> str:
 
 
 def part_said(looked_at: str) -> str:
-    """The sentence that says which jobs are looked at, from a text that names them; "" for the text
-    "", which stands for all jobs.
+    """The sentence that the jobs named in ``looked_at`` are looked at; "" if ``looked_at`` is "",
+    because then all jobs are looked at.
 
     >>> part_said("1 job GEMM of 13 jobs of 1 capture")
     '1 job GEMM of 13 jobs of 1 capture is looked at'
@@ -165,7 +168,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def brief(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with each real number as a text, rounded to six digits."""
+    """The rows, with each float as a text, rounded to six significant digits."""
     short = []
     for row in rows:
         reals = {name: six_digits(value) for name, value in row.items() if isinstance(value, float)}
@@ -174,7 +177,7 @@ def brief(rows: Sequence[Row]) -> list[Row]:
 
 
 def six_digits(value: Any) -> str:
-    """A value as text; a real number is rounded to six digits.
+    """A value as text; a float is rounded to six significant digits.
 
     >>> six_digits(0.1234567), six_digits(12345678)
     ('0.123457', '12345678')

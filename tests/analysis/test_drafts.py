@@ -1011,7 +1011,10 @@ def test_save_to_a_new_path(tmp_path: Path) -> None:
     made.rename("w0_0_32", "a")
     made.save()
     assert RegisterMap.read(made.path).a.names == ((0, "none"),)
-    with pytest.raises(FileExistsError, match=r"registers.csv: is there already$"):
+    with pytest.raises(
+        FileExistsError,
+        match=r"registers.csv: is there already; give another path, or move it away$",
+    ):
         draft(1).save(made.path)
     with pytest.raises(ValueError, match=r"enums.csv: got the name of the table of enums"):
         made.save(tmp_path / "enums.csv")

@@ -49,7 +49,9 @@ def test_every_bin_file_is_what_json_says(captures: npulab.CaptureSet) -> None:
 
 
 def test_saving_refuses_a_folder_that_is_there(captures: npulab.CaptureSet, tmp_path: Path) -> None:
-    with pytest.raises(FileExistsError, match=r"is there already$"):
+    with pytest.raises(
+        FileExistsError, match=r"is there already; give another path, or move it away$"
+    ):
         npulab.save(captures[0], tmp_path)
 
 

@@ -445,7 +445,10 @@ def test_shell_imports_captures_into_a_sweep(run: Any, tmp_path: Path) -> None:
     assert run("import", tmp_path / "all", path, "--source", "here") == (0, [str(path)], "")
     found = load_sweep(path)
     assert (len(found), found.name, found.source, found.simulated) == (2, "two", "here", True)
-    assert run("import", tmp_path / "all", path)[::2] == (2, f"npulab: {path}: is there already\n")
+    assert run("import", tmp_path / "all", path)[::2] == (
+        2,
+        f"npulab: {path}: is there already; give another path, or move it away\n",
+    )
     status, _, err = run("import", CAPTURES, tmp_path / "x.npz")
     assert (status, err.count("\n"), (tmp_path / "x.npz").exists()) == (2, 1, False)
     assert run("import", tmp_path / "all", tmp_path / "y.npz", "--name", "y")[0] == 2

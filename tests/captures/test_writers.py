@@ -137,7 +137,10 @@ def test_one_of_two_writers_has_a_new_file(tmp_path: Path) -> None:
                 refused.add(str(error))
 
     both(write)
-    assert refused <= {f"{tmp_path / str(n)}: is there already" for n in range(12)}
+    assert refused <= {
+        f"{tmp_path / str(n)}: is there already; give another path, or move it away"
+        for n in range(12)
+    }
     assert sorted(n for n, _ in won) == [*range(12)]
     assert all((tmp_path / f"{n}").read_bytes() == bytes([number]) for n, number in won)
 
@@ -155,7 +158,10 @@ def test_one_of_two_writers_has_a_new_capture(tmp_path: Path) -> None:
                 refused.add(str(error))
 
     both(write)
-    assert refused <= {f"{tmp_path / str(n)}: is there already" for n in range(4)}
+    assert refused <= {
+        f"{tmp_path / str(n)}: is there already; give another path, or move it away"
+        for n in range(4)
+    }
     assert sorted(won) == [*range(4)]
 
 
@@ -183,7 +189,9 @@ def test_a_file_system_without_locks_is_said(
 
 def test_a_dangling_link_is_no_free_name(tmp_path: Path) -> None:
     (tmp_path / "link.npz").symlink_to(tmp_path / "gone")
-    with pytest.raises(FileExistsError, match=r"link\.npz: is there already$"):
+    with pytest.raises(
+        FileExistsError, match=r"link\.npz: is there already; give another path, or move it away$"
+    ):
         save_sweep(load_sweep(SWEEP)[:2], tmp_path / "link.npz")
 
 

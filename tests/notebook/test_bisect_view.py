@@ -93,7 +93,7 @@ class Interrupted(Slow):
     def __call__(self, capture: Capture) -> str:
         self.asked.release()
         assert self.stop.wait(SOON)
-        raise Stopped("the run was stopped")
+        raise Stopped("the run of the program was stopped")
 
 
 # ---- the model ----

@@ -132,7 +132,9 @@ def test_a_new_file_is_whole_where_links_cannot_be_made(
         )  # a file that is filled under its final name is torn
         write_file(path, b"one two three")
     assert path.read_bytes() == b"one two three"
-    with pytest.raises(FileExistsError, match=r"a: is there already$"):
+    with pytest.raises(
+        FileExistsError, match=r"a: is there already; give another path, or move it away$"
+    ):
         write_file(path, b"other")
     with monkeypatch.context() as patched:
         patched.setattr("npulab.support.files._write", full)
@@ -151,7 +153,9 @@ def test_a_name_that_was_taken_meanwhile_is_kept_where_links_cannot_be_made(
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(Path, "hardlink_to", taken)
-    with pytest.raises(FileExistsError, match=r"a: is there already$"):
+    with pytest.raises(
+        FileExistsError, match=r"a: is there already; give another path, or move it away$"
+    ):
         write_file(tmp_path / "a", b"mine")
     assert (tmp_path / "a").read_bytes() == b"another's"
     assert [one.name for one in tmp_path.iterdir()] == ["a"]
