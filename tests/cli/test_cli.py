@@ -335,7 +335,10 @@ def test_import_refuses_to_overwrite(run: Any, dump: Path, tmp_path: Path) -> No
     (tmp_path / "update4-vendor").mkdir()
     status, lines, err = run("import", dump, tmp_path, "--name", "update4")
     assert (status, lines) == (2, [])
-    assert err == f"npulab: {tmp_path / 'update4-vendor'}: is there already; give another path, or move it away\n"
+    assert (
+        err
+        == f"npulab: {tmp_path / 'update4-vendor'}: is there already; give another path, or move it away\n"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["update4-vendor"]
 
 
