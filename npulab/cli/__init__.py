@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-REFUSED = 2  # exit status of a command that is refused
+REFUSED = 2  # exit status of a command whose input is refused
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

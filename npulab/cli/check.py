@@ -32,8 +32,10 @@ from npulab.support.processes import NotRun
 from npulab.support.refuse import near
 from npulab.support.text import plural
 
-NOTHING_COMPARED = 3  # exit status: nothing differs, but no recorded output was compared
-MOST_NAMED = 12  # the most cases that an error text names
+# The exit status if nothing differs, but no recorded output was compared.
+NOTHING_COMPARED = 3
+
+MOST_NAMED = 12  # an error text names at most this many cases
 UNREAD = ("task", "block", "register", "field", "raw", "all", "effect", "evidence")
 
 
@@ -57,18 +59,21 @@ def _run_check(options: argparse.Namespace) -> int:
 
 
 def _contents(sides: Sides | None, path: str) -> tuple[str, Document | None]:
-    """Return a path, and the document of a model's run at it, or None if the path holds captures.
+    """Return a path with the document at it (a file that a target can list, such as a model's run),
+    or with None if the path holds captures.
 
     Raises ValueError for a document if ``sides`` are given, because devices run only captures.
     """
     found = document(path)
     if found is not None and sides is not None:
-        raise ValueError(f"{path}: holds no capture, allowed with --against are captures")
+        raise ValueError(
+            f"{path}: got a file without a capture, allowed with --against are captures"
+        )
     return path, found
 
 
 def _sides(options: argparse.Namespace) -> Sides | None:
-    """Return the devices to compare; None if no device is asked for."""
+    """Return the devices of ``--against`` and ``--device``; None if there is no ``--against``."""
     settings = program_settings(options)
     if options.against is None:
         given = [name for name in ("device", *OF_PROGRAMS) if getattr(options, name) is not None]
@@ -86,7 +91,7 @@ def _sides(options: argparse.Namespace) -> Sides | None:
         refuse_settings(next(iter(settings)), options.against, sides[0].device)
     if options.reset is not None and len(programs) > 1:
         raise ValueError("--reset: got two devices that are programs, allowed is one")
-    # npulab's own device runs each capture after a reset, wherever it runs
+    # only npulab's own device may run in several processes, because it resets before each capture
     for side in sides:
         if options.jobs > 1 and not side.own:
             raise ValueError(
@@ -103,11 +108,11 @@ def _sides(options: argparse.Namespace) -> Sides | None:
 
 def _side(text: str, settings: dict[str, Any]) -> Side:
     found = device(text)
-    # other devices have no such options, and one of two may be a program
+    # only a program has settings, and one of the two devices may be no program
     if isinstance(found, Command):
         found = device(text, **settings)
     if isinstance(found, Manual):
-        raise ValueError(f"device: got {text!r}, allowed is one that runs without a person")
+        raise ValueError(f"device: got {text!r}, allowed is a device that runs without a person")
     return Side(text, found)
 
 
@@ -145,7 +150,7 @@ def _check_cases(
             if result.verdict == "differs" and result.captured is not None:
                 differ[number] = result
         with progress("change") as bar:
-            # a bar cannot be moved from other processes
+            # the process of a worker cannot move the bar of this process
             counted = iter if has_workers(options) else partial(_counted, bar)
             ask = partial(nearby, progress=counted)
             found = dict(zip(differ, run(ask, differ.values()), strict=True))
@@ -163,8 +168,9 @@ def _check_against(
 
 @dataclass
 class _Answers:
-    """The results of captures; how many captures are ``broken`` or ``torn`` and cannot be read; and
-    how many were ``left``, not run, because the device could run nothing more.
+    """The results of captures. ``broken`` counts the paths and captures that cannot be read,
+    ``torn`` the cases of foreign dumps that cannot be read, and ``left`` the captures that were not
+    run because the device could run nothing more.
     """
 
     results: list[Any]
@@ -184,7 +190,7 @@ def _each_case(cases: list[store.Case], answers: Iterable[Any], broken: int) -> 
     found = _Answers([], broken)
     with progress("capture") as bar:
         for number, (case, result) in enumerate(zip(cases, answers, strict=True), 1):
-            # the results until here are kept: on a board they cost time
+            # earlier results are kept, because a board takes long for them
             if isinstance(result, NotRun):
                 found.left = len(cases) - number + 1
                 of = plural(len(cases), "capture")
@@ -226,12 +232,12 @@ def _counted(bar: Bar, changes: list[Any]) -> Iterator[Any]:
 def _asked(
     options: argparse.Namespace, cases: list[store.Case], run: Any, ask: Callable[[Capture], Any]
 ) -> Iterable[Any]:
-    """Return the results of captures in their order. Workers of this machine also read the
-    captures; workers of a cluster get captures that were read here.
+    """Return the result of ``ask`` for each capture, in order. Workers of this machine also read
+    the captures; workers of a cluster get captures that this process read.
     """
     if options.cluster is None:
         return run(partial(_read_and_asked, options.chip, ask), cases)
-    # another machine does not see the files
+    # a worker on another machine does not see the files
     return run(partial(_answered, ask), map(partial(_read, options.chip), cases))
 
 
@@ -240,7 +246,7 @@ def _read_and_asked(chip: str | None, ask: Callable[[Capture], Any], case: store
 
 
 def _read(chip: str | None, case: store.Case) -> Capture | Exception:
-    """Read a capture; return the error of one that is unreadable."""
+    """Read a capture, and return it, or the error if it cannot be read."""
     try:
         return case.read(chip)
     except REFUSED as error:
@@ -248,8 +254,8 @@ def _read(chip: str | None, case: store.Case) -> Capture | Exception:
 
 
 def _answered(ask: Callable[[Capture], Any], capture: Capture | Exception) -> Any:
-    """Return the result of a capture, or the error of a capture that is unreadable or of a device
-    that can run nothing."""
+    """Return the result of ``ask`` for a capture, or the error: of reading the capture, or of a
+    device that can run nothing."""
     if isinstance(capture, Exception):
         return capture
     try:

@@ -32,8 +32,8 @@ def _completion(options: argparse.Namespace) -> None:
 
 
 def command_words() -> Words:
-    """Return two dicts by command: the words that stand alone (options, choices of arguments), and
-    the choices of each option.
+    """Return, by command, a pair: the list of words that may follow the command (its options, the
+    choices of its arguments), and the choices of each option that has choices, by option.
     """
     from npulab.cli.options import declare
     from npulab.cli.shell import COMMANDS as FAMILIES
@@ -58,7 +58,7 @@ def _words(parser: argparse.ArgumentParser) -> tuple[list[str], dict[str, list[s
 
 
 def bash(words: Words) -> str:
-    """Return the script for bash; where a word is not an option, it also completes files."""
+    """Return the script for bash; it completes file names where no word fits."""
     options = [f'      {name}) words="{" ".join(plain)}" ;;' for name, (plain, _) in words.items()]
     choices = []
     for name, (_, by_option) in words.items():

@@ -22,7 +22,7 @@ def _constants(options: argparse.Namespace) -> int:
             bar(next(steps), None, text)
 
         if is_sweep(options.path):
-            # a sweep states the parameters of its captures
+            # a sweep itself states the parameters of its captures
             refuse_if(options.parameters, "--parameters", "a sweep", "is a folder of files")
             refuse_if(options.leave_out, "--leave-out", "a sweep", "is a folder of files")
             sweep = load_sweep(options.path)
@@ -39,7 +39,7 @@ def _constants(options: argparse.Namespace) -> int:
                 streams.rows, streams.columns, most_factors=options.factors, progress=told
             )
     show(options, found)
-    # a script can ask whether anything is known of the bytes
+    # the exit status tells a script whether a constant was found
     return int(not found.constants)
 
 

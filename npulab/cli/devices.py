@@ -15,7 +15,8 @@ DEVICES = (
     "python:MODULE:CLASS (stays up)"
 )
 OF_PROGRAMS = ("timeout", "reset", "cooldown", "retries")
-SHELL = {"output": "by-status"}  # by name of a setting: the option that states it
+# By parameter of ``Command``: the option that states it, if their names differ.
+SHELL = {"output": "by-status"}
 
 
 def program_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -35,8 +36,8 @@ def refuse_settings(name: str, text: str, device: object) -> None:
 def asked_device(
     options: argparse.Namespace, good: Capture | None = None, **more: Any
 ) -> Simulated | Command | InProcess | Manual:
-    """Return the device that ``--device`` names. If a good capture is given, a trial passes if the
-    device gives the output of that capture; the simulated device compares with its own output.
+    """Return the device that ``--device`` names. With a good capture, a trial passes if the device
+    gives the output of that capture; the simulated device compares with its own output for it.
 
     ``more`` are settings of programs that are not in ``OF_PROGRAMS``. Raises ValueError for
     settings of programs if the device is no program, and for a good capture that hangs on the
@@ -52,11 +53,12 @@ def asked_device(
         refuse_settings(SHELL.get(name, name), options.device, found)
     if good is None or not isinstance(found, Simulated):
         return found
-    # trials are compared with this device's output: the good capture's output may be from a board
+    # the good capture's output may be from a board: trials are compared with this device's output
     run = found.run(good)
     if run.output is None:
         raise ValueError(
-            f"{good.name}: hangs on the simulated device ({run.reason}), allowed is one that runs"
+            f"{good.name}: hangs on the simulated device ({run.reason}), allowed is a capture that "
+            "runs"
         )
     return Simulated(run.output)
 
@@ -65,7 +67,7 @@ def refuse_person(options: argparse.Namespace, found: object) -> None:
     """Raise ValueError for a device on which a person makes the runs."""
     if isinstance(found, Manual):
         raise ValueError(
-            f"--device: got {options.device!r}, allowed is one that runs without a person"
+            f"--device: got {options.device!r}, allowed is a device that runs without a person"
         )
 
 
@@ -83,7 +85,8 @@ def controlled(
     options: argparse.Namespace, device: Any, good: Capture, bad: Capture | None, **more: Any
 ) -> Controlled:
     """Return a device with the controls that the options ask for; ``good`` and ``bad`` are the
-    controls if no option names others. Raises ValueError for a device that a person runs.
+    controls if no option names others, ``more`` goes to ``Controlled``. Raises ValueError for a
+    device that a person runs.
     """
     if isinstance(device, Manual):
         raise ValueError(

@@ -27,14 +27,14 @@ COLUMNS = ("batch", "captures", "cells", "claimed", "wrong", "share", "capturing
 
 @dataclass(frozen=True, eq=False)
 class Answered(Answer):
-    """The answer of ``npulab explore``."""
+    """The answer of ``npulab explore``; ``found`` is what the function ``explore`` returned."""
 
     found: Any
 
     def records(self) -> list[Row]:
-        """Return records of these kinds: each batch, each surprise (a wrong prediction), each layer
-        without a capture, the commonest reasons why layers have no capture, the number of jobs that
-        are looked at (if some are not), each law.
+        """Return records with a ``kind``: each "batch", each "surprise" (a wrong prediction), each
+        layer without a capture ("lost"), the commonest "reason" why layers have no capture, the
+        "part" of the jobs that is looked at (if not all are), and each "law".
         """
         rows = [
             *_records("batch", self.found.batches),
@@ -70,7 +70,7 @@ def _explore(options: argparse.Namespace) -> int:
         name, _, chip = options.source.removeprefix(LOWER).partition(":")
         npu = target(name)
         if chip:
-            npu.features(chip)  # refuses a chip that it does not have
+            npu.features(chip)  # raises for a chip that the target does not have
         source, workers = Lowered(name, chip or None, options.dtype), 1
     else:
         read = None
@@ -105,8 +105,8 @@ def _explore(options: argparse.Namespace) -> int:
 
 
 def _ranges(path: str | None) -> dict[str, Any]:
-    """Read a file of ranges: for each parameter a list of values, or an object with low and high;
-    raises ValueError for any other value.
+    """Read a JSON file of ranges: for each parameter a list of values, or an object with low and
+    high; raises ValueError for any other value.
     """
     from npulab.captures.layers import complete_ranges
 

@@ -35,7 +35,7 @@ def _import(options: argparse.Namespace) -> int:
     chosen = chosen_jobs(options)
     if chosen and Path(options.dest).suffix not in SUFFIXES:
         name = next(iter(chosen))
-        raise ValueError(f"--{name}: got {options.dest}, allowed is a file {SUFFIX} for one sweep")
+        raise ValueError(f"--{name}: got DEST {options.dest}, allowed is a sweep, a file {SUFFIX}")
     if options.provenance:
         captures = [*map(partial(replace, provenance=options.provenance), captures)]
     if captures and Path(options.dest).suffix in SUFFIXES:
@@ -57,10 +57,15 @@ def _words_into_sweep(options: argparse.Namespace) -> int:
     """Write one sweep of words that no target describes."""
     for name in ("name", *CHOICES):
         if getattr(options, name) is not None:
-            raise ValueError(f"--{name}: got words, allowed is a dump of captures")
+            raise ValueError(
+                f"--{name}: got words, allowed is a dump of captures, without --words, "
+                "--parameters, --bits and --big-endian"
+            )
     dest = Path(options.dest)
     if dest.suffix not in SUFFIXES:
-        raise ValueError(f"{dest}: got {dest.suffix or 'no suffix'}, allowed is a file {SUFFIX}")
+        raise ValueError(
+            f"{dest}: got {dest.suffix or 'no suffix'}, allowed is a file {SUFFIX} for a sweep"
+        )
     bits = {}
     if options.bits is not None:
         bits = {"bits": options.bits}
@@ -94,7 +99,7 @@ def _cases(options: argparse.Namespace) -> list[Capture | ValueError]:
     if not options.target:
         raise ValueError(
             f"--target: got none, allowed with --pattern is one of {', '.join(targets())}; "
-            f"npulab new NAME --from {quote(path)} --pattern {quote(pattern)} begins another"
+            f"npulab new NAME --from {quote(path)} --pattern {quote(pattern)} begins another NPU"
         )
     return [capture_of_log(path, pattern, options.target, options.chip)]
 
@@ -123,7 +128,7 @@ def _into_sweep(
     """Write captures as one sweep, which has the name of its file."""
     if options.name:
         raise ValueError(
-            f"--name: got {options.name!r} for a sweep, allowed is no name, as a sweep has the "
+            f"--name: got {options.name!r} with a sweep, allowed is no --name: a sweep has the "
             "name of its file"
         )
     sweep = sweep_of([*map(partial(store.on_chip, chip=options.chip), captures)], **chosen)

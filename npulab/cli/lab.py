@@ -45,9 +45,9 @@ def lab(options: argparse.Namespace, rest: Sequence[str] = ()) -> int:
 def _opened(here: Path) -> tuple[Path, str]:
     """Return the folder that JupyterLab serves, and the page that it opens.
 
-    In a checkout, or in a folder where the notebooks were copied to, the page is the start
-    notebook. If there is neither, the notebooks of the wheel are copied here, and the copy's start
-    notebook is the page. In any other folder there is no page ("").
+    If ``here`` is in a checkout, or in a copy of the notebooks, the page is the start notebook. If
+    the notebooks lie elsewhere, the page is "". If there are none, the notebooks of the wheel are
+    copied into ``here``, and the page is the start notebook of the copy.
     """
     around = [here, *here.parents]
     copies = [folder for folder in around if folder.name == COPY]

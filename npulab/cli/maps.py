@@ -19,10 +19,11 @@ from npulab.registers.stated import against, statements
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-# columns of the table of what was lost: parts of a C header that a register map cannot hold
+# What a record says of each part of a C header that a register map cannot hold.
 LOST = ("kind", "name", "where", "why")
 WORDS_SUFFIX = ".bin"  # suffix of a file with the words of one or several jobs
-# suffixes of files that npulab map writes, for its help
+
+# Suffixes of the files that ``npulab map`` writes; its help text shows them.
 SUFFIXES = dict.fromkeys(map(attrgetter("suffix"), FORMATS.values()))
 
 
@@ -56,7 +57,7 @@ def _map(options: argparse.Namespace) -> int:
 
 def _new(options: argparse.Namespace) -> None:
     dest = options.dest and Path(options.dest)
-    source = getattr(options, "from")  # from is a keyword of Python, so options.from is no syntax
+    source = getattr(options, "from")  # options.from would be a syntax error
     written = new_target(
         options.name,
         dest,
@@ -98,7 +99,7 @@ def _opcodes(texts: Sequence[str]) -> dict[str, str]:
 def _next(
     name: str, folder: Path, words: int, source: Path = Path("words.bin"), jobs: int = 1
 ) -> list[str]:
-    """Return lines with the commands to try next, with paths that are right in this folder."""
+    """Return lines that say what to do next, as commands with paths from the working folder."""
     here, size = Path.cwd(), WORD_BYTES * words
     away = []
     where = quote(str(source))

@@ -31,7 +31,7 @@ def _rows() -> list[dict[str, str]]:
 
 
 def _settings(row: dict[str, str]) -> dict[str, Any]:
-    """Return a row as arguments of ``add_argument``."""
+    """Return the keyword arguments of ``add_argument`` that a row of options.csv states."""
     settings: dict[str, Any] = {"help": NAMED.sub(_shown, row["help"])}
     kind, count = row["kind"], row["count"]
     if kind == "flag":
@@ -55,7 +55,8 @@ def _settings(row: dict[str, str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Return the value that a cell names as ``module:NAME``, or has in Python's own form."""
+    """Return the value of a cell: for ``module:NAME`` the value ``NAME`` of that module, else the
+    value of a Python literal."""
     module, _, name = text.partition(":")
     if name:
         return getattr(import_module(module), name)

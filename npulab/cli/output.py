@@ -67,12 +67,12 @@ def tell_stopped(journal: object, holds: str) -> None:
 
 
 def tell(what: object) -> None:
-    """Print a sentence on stderr."""
+    """Print an error, a warning or a text on stderr, as one line after "npulab: "."""
     print(f"npulab: {sentence(what)}", file=sys.stderr)
 
 
 def sentence(what: object) -> str:
-    """Return an error (its reason), a warning or a text as one line."""
+    """Return the reason of an error, or the text of a warning or other value, as one line."""
     if isinstance(what, BaseException):
         return one_line(reason(what))
     return one_line(str(what))

@@ -20,7 +20,7 @@ CHOICES = ("role", "block", "job")
 
 @dataclass(frozen=True, eq=False)
 class Listed(Answer):
-    """The roles of captures, one line for each."""
+    """The roles of the jobs of captures, a row for each role."""
 
     roles: Roles
 
@@ -37,8 +37,8 @@ def _roles(options: argparse.Namespace) -> None:
 
 
 def chosen_jobs(options: argparse.Namespace) -> dict[str, Any]:
-    """Return those options that choose jobs and are given, by name; raises ValueError if two are
-    given.
+    """Return, by name, the given option of those that choose jobs (role, block, job); raises
+    ValueError if two are given.
     """
     found = {}
     for name in CHOICES:
@@ -55,12 +55,12 @@ def tell_part(looked_at: str, captures: object) -> None:
     nothing if ``looked_at`` is empty, which means all jobs. ``captures`` is the path of the
     captures.
     """
-    # the answer itself goes to stdout, which a program may read
+    # not on stdout, where a program may read the answer
     if looked_at:
         tell(
             f"{part_said(looked_at)}; npulab roles {captures} lists the roles, --role takes another"
         )
 
 
-# each command by its name: its options and what it runs
+# By name of a command: the function that runs it.
 COMMANDS = {"roles": _roles}

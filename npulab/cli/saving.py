@@ -19,8 +19,8 @@ REFERENCE = re.compile(r"IPY_MODEL_(\w+)")
 
 
 def before_save(model: Mapping[str, Any], path: str, contents_manager: Any, **_: Any) -> None:
-    """Change a notebook in place before it is saved: remove widgets that no output shows, and write
-    the language's metadata as the file has them, whatever Python the notebook runs in.
+    """Change a notebook in place before it is saved: remove widgets that no output shows, and set
+    the language's metadata to what the file has, whatever Python the notebook runs in.
     """
     if model.get("type") != "notebook" or not isinstance(model.get("content"), Mapping):
         return
@@ -29,15 +29,15 @@ def before_save(model: Mapping[str, Any], path: str, contents_manager: Any, **_:
     try:
         before = json.loads(file.read_text(encoding="utf-8"))["metadata"]["language_info"]
     except (OSError, ValueError, LookupError, TypeError):
-        return  # a new notebook
+        return  # the notebook has no file yet, or its file states no language
     metadata = model["content"]["metadata"]
     if metadata.get("language_info", {}).get("name") == before.get("name"):
         metadata["language_info"] = before
 
 
 def as_kernel_has_it(notebook: Mapping[str, Any]) -> None:
-    """Write the language's metadata in place as a Python kernel of this environment states them, so
-    that JupyterLab, which does this when the kernel answers, changes nothing.
+    """Set the language's metadata of a notebook, in place, to what a Python kernel of this
+    environment states. JupyterLab does so when the kernel answers, and then changes nothing.
     """
     from ipykernel.ipkernel import IPythonKernel
 

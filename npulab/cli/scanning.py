@@ -1,5 +1,5 @@
 """``npulab scan`` and ``layout``: the kind of each bit of a buffer, and where the elements of a
-tensor lie in one.
+tensor lie in a buffer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from npulab.support.text import plural
 
 COEFFICIENTS = "coefficients"
 OWN = "simulated: npulab's own device ran it, which proves nothing about the NPU"
-MOST_BYTES = 2**28  # most bytes of a tensor's file, and of a buffer's
+MOST_BYTES = 2**28  # most bytes of a file with a tensor or a buffer
 
 
 def _scan(options: argparse.Namespace) -> int:
@@ -118,7 +118,7 @@ def _layout(options: argparse.Namespace) -> int:
 
 
 def tensor_in(path: Path) -> Any:
-    """Return the array of a .npy file; raises ValueError for another file."""
+    """Return the array of a .npy file; raises ValueError for a file of another kind."""
     from npulab.captures.sweep import npy_array
 
     return npy_array(str(path), read_bounded(path, MOST_BYTES), "numpy.save writes")

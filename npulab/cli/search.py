@@ -132,12 +132,14 @@ def _oracle(options: argparse.Namespace, good: Capture, bad: Capture) -> Callabl
     if with_controls:
         for name in ("against", "probe"):
             if getattr(options, name):
-                raise ValueError(f"--{name}: got controls too, allowed is one of the two")
+                raise ValueError(
+                    f"--{name}: got controls too (--verdict needs them), allowed is one of the two"
+                )
         oracle = controlled(options, device, good, bad, poisons_first=options.symptom == POISONS)
     elif options.probe or options.symptom == POISONS:
         if isinstance(device, Manual):
             raise ValueError(
-                f"--probe: got {options.device!r}, allowed is simulated or command:PROGRAM"
+                f"--probe: got {options.device!r}, allowed is a device that runs without a person"
             )
         probe = good
         if device.expected is not None:
@@ -153,14 +155,16 @@ def _oracle(options: argparse.Namespace, good: Capture, bad: Capture) -> Callabl
 
 def _against(options: argparse.Namespace, first: Any, good: Capture) -> Against:
     """Return an oracle that compares two devices: ``first``, and the device of ``--against``.
-    Raises ValueError if they end differently with the good capture.
+    Raises ValueError if a person runs one of them, or if the good capture ends differently on them.
     """
     other = device(options.against, good.buffers.get("output"))
     if options.probe or options.symptom == POISONS:
-        raise ValueError("--against: got --probe or --symptom poisons too, allowed is one of them")
+        raise ValueError(
+            "--against: got --probe or --symptom poisons too, allowed is --against alone"
+        )
     if isinstance(first, Manual) or isinstance(other, Manual):
         raise ValueError(
-            f"--against: got {options.against!r} for {options.device!r}, allowed are two devices "
+            f"--against: got {options.against!r} and {options.device!r}, allowed are two devices "
             "that run without a person"
         )
     both = Against(first, other)
@@ -225,7 +229,7 @@ def _laws(options: argparse.Namespace) -> int:
     if has_workers(options):
         raise ValueError(
             "--jobs, --cluster: got the words of one role, allowed are captures of several roles, "
-            "which processes share; one role is searched by a single process"
+            "which processes share; leave the option out, as one process searches a role"
         )
     told: dict[str, None] = {}
     with progress("step") as bar:
@@ -257,7 +261,7 @@ def _laws_of(
     told: dict[str, None],
 ) -> Summary:
     """Return the laws of a sweep, with its open bits and the plan that the options ask for; add the
-    texts for stderr to ``told``.
+    texts for stderr to ``told``, as keys.
     """
     from npulab.analysis.laws import find_laws
     from npulab.analysis.laws.inputs import candidate_layers, field_bits, named_bits
@@ -308,7 +312,7 @@ def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) 
     if options.field:
         searched = _with_fields(options.field, known, names)
     if len(searched) == len(known):
-        searched.append(PRESENCE)  # the presence of roles is searched only if all roles are
+        searched.append(PRESENCE)  # which captures have a role: searched only with all roles
     stop = Event()
     unit = "role"
     if not has_workers(options):
@@ -354,7 +358,8 @@ def _no_bar(*step: object) -> None:
 
 
 def _with_fields(globs: list[str], known: Roles, names: list[str]) -> list[str]:
-    """Return the roles that have a field for each glob; raises LookupError if no role has."""
+    """Return those roles of ``names`` in which each glob fits a field; raises LookupError if there
+    is none."""
     from npulab.analysis.laws.inputs import field_bits
 
     wanted = []
@@ -372,8 +377,8 @@ def _with_fields(globs: list[str], known: Roles, names: list[str]) -> list[str]:
 
 
 def _refuse_map(path: str | None) -> None:
-    """Raise an error for a path that could not be written after the search: another suffix, or a
-    file that is there.
+    """Raise an error, before the search, if the map could not be written to the path after it:
+    ValueError for another suffix than .csv, FileExistsError for a file that exists.
     """
     if path is not None and Path(path).suffix != MAP_SUFFIX:
         raise ValueError(f"--map: got {path}, allowed is a file {MAP_SUFFIX}")

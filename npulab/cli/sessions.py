@@ -30,7 +30,7 @@ ARGUMENTS = {
     "merge": "BASE OURS THEIRS",
 }
 USAGE = "; ".join(map(" ".join, ARGUMENTS.items()))
-FOUND_BY = "npulab laws"  # the author, in a session, of laws that npulab laws found
+FOUND_BY = "npulab laws"  # a session names this author for the laws that the command found
 COUNTS = {
     "new": range(1, sys.maxsize),
     "note": range(2, 3),
@@ -103,7 +103,7 @@ def _refuse_unknown(session: Session, field: str) -> None:
 
 
 def session_of_laws(file: str, sweep: str, table: str | None) -> Session:
-    """Return the session that laws of a sweep will be kept in, not written yet.
+    """Return a session with the sweep attached, for the sweep's laws; its file is not written yet.
 
     Raises FileNotFoundError for a sweep that is not there, ValueError for captures that are not a
     sweep in one file, and for a sweep or a map outside the session's folder.
@@ -117,7 +117,7 @@ def session_of_laws(file: str, sweep: str, table: str | None) -> Session:
         )
     folder = Path(file).resolve().parent
     if table is not None and not Path(table).resolve().is_relative_to(folder):
-        raise ValueError(f"--map: got {table}, allowed is a file in {folder}, with the session")
+        raise ValueError(f"--map: got {table}, allowed is a file in the session's folder {folder}")
     session = Session(file, autosave=False, author=FOUND_BY)
     session.attach(Path(sweep).absolute())
     return session

@@ -22,9 +22,11 @@ from npulab.support.files import read_table
 from npulab.support.refuse import near
 
 DESCRIPTION = "Find out how an undocumented NPU works; a file may be - for standard input."
-MOST_PIPED = 2**27  # the most bytes of standard input, as they are held in memory
+# Standard input has at most this many bytes, because they are held in memory.
+MOST_PIPED = 2**27
 INTERRUPTED = 130  # the exit status of shells for Ctrl-C
-# by name of a command: the module with its function, and its help text
+
+# By name of a command: the module with its function, and its help text.
 COMMANDS = {
     row["command"]: (row["module"], row["what"])
     for row in read_table(Path(__file__).with_name("commands.csv"))
@@ -72,7 +74,7 @@ def _run(given: Sequence[str]) -> int:
             warnings.simplefilter("always", UserWarning)
             # Python hides an ImportWarning by default, but people must know whose code runs
             warnings.filterwarnings("always", r"target \w+ runs code", ImportWarning)
-            once = cache(tell)  # files of a folder may give the same warning, which is printed once
+            once = cache(tell)  # prints a warning once, even if several files of a folder give it
             warnings.showwarning = lambda message, *_, **__: once(str(message))
             status = int(options.run(options, *filter(None, [rest])) or 0)
         sys.stdout.flush()
@@ -87,7 +89,7 @@ def _run(given: Sequence[str]) -> int:
     except REFUSED as error:
         tell(error)
         return 2
-    except SystemExit as error:  # JupyterLab ends with it, and a target's code may raise it
+    except SystemExit as error:  # raised by JupyterLab when it ends, or by a target's code
         if options.command == "lab":
             raise
         tell(f"{options.command}: the code of a target ended the program ({error.code!r})")
@@ -95,15 +97,15 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command that ``given`` begins with, else of all commands; only the
-    commands in ``given`` have their options.
+    """Return the parser of the command that ``given`` begins with, else the parser of all commands.
+    In both, only commands that ``given`` names have their options.
     """
     parser = argparse.ArgumentParser("npulab", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"npulab {version_of('npulab')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     names: Iterable[str] = COMMANDS
     if given and given[0] in COMMANDS:
-        names = given[:1]  # parsers of the other commands take 6 ms
+        names = given[:1]  # to make the parsers of all other commands would take 6 ms
     for name in names:
         module, text = COMMANDS[name]
         command = commands.add_parser(name, help=text, description=text)

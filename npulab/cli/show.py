@@ -26,7 +26,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.formats:
         show(options, Formats(formats()))
         return 0
-    # the captures of this folder, or else the captures that npulab lab copied out here
+    # without PATH: the captures of this folder, else those that ``npulab lab`` copied into it
     homes = [folder for folder in ("captures", f"{COPY}/captures") if Path(folder).is_dir()]
     paths = options.paths or homes[:1]
     if not paths:
@@ -84,8 +84,8 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _refuse(options: argparse.Namespace, what: str) -> None:
-    """Raise ValueError if an option is given that works only on captures; ``what`` says for the
-    error what the path holds, such as a model.
+    """Raise ValueError if an option is given that works only on captures; ``what`` is what the path
+    holds, such as "a sweep", for the error text.
     """
     for name in (
         "case",

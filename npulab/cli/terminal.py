@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLES = {"good": "green", "bad": "bold red", "open": "yellow", "quiet": "dim"}
-GAP = 2  # blank columns between two cells
-INDENT = 4  # indent of cells that stand below their row
-NAME = 16  # a column of names is at least this wide; a longer name is broken after a _, . or -
-# a column with a cell longer than PROSE has sentences, and is at least SENTENCES wide
+# Blank characters: ``GAP`` between two cells, ``INDENT`` before cells that stand below their row.
+GAP = 2
+INDENT = 4
+# A column of names is not made narrower than ``NAME`` characters; a longer name is broken after one
+# of _ . / -. A column with a cell of more than ``PROSE`` characters has sentences, and is at least
+# ``SENTENCES`` characters wide.
+NAME = 16
 PROSE, SENTENCES = 40, 32
 SOFT = re.compile(r"[^_./-]*[_./-]|[^_./-]+")
-# options of less, as git sets them: no paging of a text that fits, colours, no clearing at the end
+# Options of the pager less, as git sets them: F prints a text that fits without paging, R keeps
+# colours, X leaves the text on the screen at the end.
 LESS = "-FRX"
 
 
@@ -75,8 +79,8 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
-    """Return the widths of the columns of a table, from the first column on: as many columns as fit
-    into ``most`` characters with the gaps between them.
+    """Return the widths of the first columns of a table, as many columns as fit into ``most``
+    characters with the gaps between them.
 
     ``columns`` has the texts of each column. The widest columns are narrowed first, but not so far
     that a word would be broken.
@@ -157,7 +161,8 @@ def progress(unit: str, hidden: bool = False) -> Iterator[Bar]:
     """Show on stderr how much of the work is done and how long the remaining work takes; yields the
     ``Bar`` to call.
 
-    Nothing is shown if stderr is not a terminal, or if ``hidden``, because a person types there.
+    Nothing is shown if stderr is not a terminal. ``hidden`` shows nothing either: it is for work in
+    which a person types on the terminal.
     """
     if hidden or not sys.stderr.isatty():
         yield lambda done, total=None, text="": None

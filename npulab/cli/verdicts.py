@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from npulab.analysis.bisect import Bisected
     from npulab.captures.controlled import Controlled
 
-HEAD = 2**16  # how many bytes at a file's start are searched for the sign of its kind
+HEAD = 2**16  # only the first bytes of a file, this many, are searched for the sign of its kind
 IS_VERDICT = b'"npulab": "verdict"'
 
 
@@ -51,7 +51,7 @@ def refuse_other(option: str, path: str, kind: str, sign: bytes) -> None:
     """
     file = Path(path)
     if file.is_dir() or not file.parent.is_dir():
-        raise ValueError(f"--{option}: got {path}, allowed is a file in a folder that is there")
+        raise ValueError(f"--{option}: got {path}, allowed is a file in a folder that exists")
     exists = file.exists() or file.is_symlink()
     if exists and sign not in first_bytes(file, HEAD):
         raise FileExistsError(

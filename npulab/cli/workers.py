@@ -59,13 +59,13 @@ def _resources(text: str | None) -> dict[str, float]:
         return {name.strip(): float(count)}
     except ValueError:
         raise ValueError(
-            f"--resource: got {text!r:.80}, allowed is a name and a number, as npu=1"
+            f"--resource: got {text!r:.80}, allowed is NAME=NUMBER such as npu=1"
         ) from None
 
 
 def mapped(executor: Workers) -> Callable[..., Iterator[Any]]:
-    """Return a function with the arguments of ``map``; its calls are made by the workers, or by
-    this process if ``executor`` is None.
+    """Return a function that is called as ``map(function, items)``; its calls of ``function`` are
+    made by the workers, or by this process if ``executor`` is None.
     """
 
     def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

@@ -494,7 +494,10 @@ def test_other_outputs_and_the_rest_of_a_page_are_not_called_equal() -> None:
     ("arguments", "words"),
     [
         (["--against", "nowhere"], "device: got 'nowhere', allowed is simulated"),
-        (["--against", "manual"], "device: got 'manual', allowed is one that runs without a perso"),
+        (
+            ["--against", "manual"],
+            "device: got 'manual', allowed is a device that runs without a p",
+        ),
         (["--device", "simulated"], "--device: got no --against, allowed is --against DEVICE"),
         (["--timeout", "3"], "--timeout: got no --against, allowed is --against DEVICE"),
         (["--against", "simulated", "--explain"], "--against: got --explain too"),

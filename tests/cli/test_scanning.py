@@ -145,7 +145,7 @@ def test_a_scan_says_what_is_simulated(run: Any) -> None:
 
 REFUSED_SCANS = {
     "board": "allowed is simulated, command:PROGRAM",
-    "manual": "--device: got 'manual', allowed is one that runs without a",
+    "manual": "--device: got 'manual', allowed is a device that runs without a",
     "simulated --timeout 3": "--timeout: got device 'simulated'",
     "simulated --buffer dat": "buffer: got 'dat', capture good has",
     "simulated --task 9": "task: got 9, capture good has 0 to 0",

@@ -163,7 +163,7 @@ def test_options_of_controls_are_refused_where_they_say_nothing(
     for more, said in (
         (["manual"], "allowed is a device that runs without a person"),
         (["simulated", "--probe"], "--probe: got controls too"),
-        (["simulated", "--verdict", "none/v.json"], "allowed is a file in a folder that is there"),
+        (["simulated", "--verdict", "none/v.json"], "allowed is a file in a folder that exists"),
         (["simulated", "--verdict", "good/capture.json"], "is there and is no verdict"),
         (["simulated", "--never", "nothing == 1"], "never: got 'nothing == 1'"),
         (["simulated", "--every", "0"], "every: got 0"),

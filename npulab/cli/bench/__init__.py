@@ -1,7 +1,7 @@
 """Benchmarks: npulab's times next to those of other libraries, from one run, in one thread, on this
 machine.
 
-    python -m npulab.cli.bench emulate 12   # 12 turns in this process, JSON
+    python -m npulab.cli.bench emulate 12   # 12 turns in this process, prints JSON
 
 ``npulab bench`` runs this command in a new process, and for ``emulate`` in one for each setting.
 """
@@ -22,15 +22,17 @@ ROUNDS = 12
 def bench(what: str = "emulate", rounds: int = ROUNDS) -> pd.DataFrame:
     """Return a table of measured times and ratios; takes about half a minute.
 
-    ``emulate``: emulation against TensorFlow Lite, all 28 layers of MobileNetV1-224; a row per
-    setting of OpenBLAS (its own choice of kernels, or its AVX-512 kernels) and rounding rule:
-    npulab's milliseconds, these divided by the milliseconds of each engine in the same run, and how
-    many outputs differ from those of the engine that the rule is named after. ``decode``: a struct
-    of 150 fields in 38 words against libraries for binary data; a row per library: how many
-    captures it decodes and encodes in a second, npulab's rate divided by the library's rate in the
-    same run, and how many fields and words came out wrong. ``attrs["limits"]`` holds, by setting,
-    the rates of this machine that limit the measured ones. Raises LookupError for an unknown
-    benchmark.
+    ``emulate`` measures emulation against TensorFlow Lite on all 28 layers of MobileNetV1-224. A
+    row per setting of OpenBLAS (its own choice of kernels, or its AVX-512 kernels) and rounding
+    rule has npulab's milliseconds, these divided by the milliseconds of each engine in the same
+    run, and how many outputs differ from those of the engine that the rule is named after.
+
+    ``decode`` measures a struct of 150 fields in 38 words against libraries for binary data. A row
+    per library has how many captures it decodes and encodes in a second, npulab's rate divided by
+    the library's rate in the same run, and how many fields and words came out wrong.
+
+    ``attrs["limits"]`` of the table holds, by setting, the rates of this machine that limit the
+    measured rates. Raises LookupError for an unknown benchmark.
     """
     need("bench", what, str, f"is one of {', '.join(BENCHES)}")
     return BENCHES[one_of("bench", what, BENCHES)].table(rounds)

@@ -45,7 +45,7 @@ class Measured(Answer):
 
     @property
     def limits(self) -> dict[str, dict[str, float]]:
-        """The rates of this machine that limit the measured ones, by setting."""
+        """Rates of this machine that limit the measured rates, by setting and by name with unit."""
         limits: dict[str, dict[str, float]] = self.table.attrs["limits"]
         return limits
 

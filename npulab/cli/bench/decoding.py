@@ -25,11 +25,11 @@ WORDS, FIELDS, CAPTURES = 38, 150, 100_000
 SIZE = WORDS * WORD_BYTES
 OURS = "npulab"
 COPY = "copy of as many bytes"
-COPIED = 2**25  # the bytes that a copy copies: more than caches hold
+COPIED = 2**25  # a measured copy copies this many bytes, more than caches hold
 
 
 class Member(NamedTuple):
-    """A field of the struct: its name, its word, its lowest bit, its number of bits."""
+    """A field of the struct: name, number of its word, lowest bit in that word, count of bits."""
 
     name: str
     word: int
@@ -95,9 +95,9 @@ def table(rounds: int) -> pd.DataFrame:
 
 
 def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
-    """Return rates in this process: ``rates`` (captures a second by library, the best of all
-    turns), ``wrong`` (fields and words that differ from the captures), ``missing`` (libraries),
-    ``limits``."""
+    """Measure in this process, and return ``rates`` (by library: captures a second, in the best of
+    all turns), ``wrong`` (by library: how many fields and words differ from the captures),
+    ``missing`` (the libraries that are not installed) and ``limits`` (as in ``table``)."""
     members = struct()
     random = np.random.RandomState(1)
     words = random.randint(0, 2**32, (captures, WORDS), np.uint32)
@@ -108,7 +108,7 @@ def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
     runs: dict[str, Callable[[], Any]] = {"copy": partial(np.copyto, copy, copied)}
     wrong = {}
     for library, codec in codecs.items():
-        # each library encodes the result of its own decoding, in its own form
+        # a library encodes what it decoded itself, because each has a form of its own
         decoded = codec.decode()
         encoded = codec.encode(decoded)
         runs[f"decode {library}"] = codec.decode
@@ -124,7 +124,8 @@ def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
         decode = thousands / ms[f"decode {library}"]
         encode = thousands / ms[f"encode {library}"]
         rates[library] = {"decode": decode, "encode": encode}
-    # a capture is read once and its values are written once; a copy does both for each byte
+    # decoding moves a capture and its values through memory once; a copy moves each byte twice, by
+    # a read and a write
     bytes_of_values = WORD_BYTES * FIELDS
     copied_per_ms = COPIED / ms["copy"]
     bound = 2 * copied_per_ms * 1e3 / (SIZE + bytes_of_values)
@@ -138,7 +139,7 @@ def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
 
 
 def _codecs(members: list[Member], words: Array) -> tuple[dict[str, Codec], list[str]]:
-    """Return the libraries at work, and the names of those that are not installed."""
+    """Return the codecs of installed libraries by name, and the names of missing libraries."""
     codecs: dict[str, Codec] = {}
     missing = []
     for library, (module, make) in LIBRARIES.items():
@@ -150,7 +151,8 @@ def _codecs(members: list[Member], words: Array) -> tuple[dict[str, Codec], list
 
 
 def _differing(got: Any, want: Array, captures: int) -> int:
-    """Return how many numbers differ, plus how many captures are missing."""
+    """Return how many numbers of the captures that were got differ from ``want``, plus how many
+    captures are missing or too many."""
     rows = np.asarray(got)
     wanted = want[: len(rows)]
     differing = int(np.count_nonzero(rows != wanted))
@@ -206,8 +208,8 @@ def _single(
     encode: Callable[[Any], bytes],
     row: Callable[[Any], Any],
 ) -> Codec:
-    """Return the codec of functions for one capture."""
-    # rates are captures a second, so a slow library may be measured on fewer captures
+    """Return the codec of a library whose functions take one capture at a time."""
+    # a slow library is measured on fewer captures, because its rate is captures a second
     return Codec(
         len(captures),
         lambda: list(map(decode, captures)),
@@ -247,7 +249,7 @@ def _ctypes(members: list[Member], words: Array, _: Any) -> Codec:
 def _construct(compiled: bool) -> Make:
     def make(members: list[Member], words: Array, _: Any) -> Codec:
         bits: list[list[Any]] = [[] for _ in range(WORDS)]
-        # construct reads from the highest bit
+        # construct takes the fields of a word from its highest bit down
         for m in reversed(members):
             field = m.name / construct.BitsInteger(m.width)
             bits[m.word].append(field)
@@ -270,7 +272,7 @@ def _construct(compiled: bool) -> Make:
 
 def _bitstruct(most: int, named: bool) -> Make:
     def make(members: list[Member], words: Array, module: Any) -> Codec:
-        # bitstruct reads from the highest bit, so the words are byte-swapped, outside of the
+        # bitstruct begins at the highest bit, so the words are byte-swapped, outside of the
         # measured time
         captures = _captures(words.byteswap(), most)
         order = sorted(members, key=lambda m: (m.word, -m.lsb))
@@ -309,7 +311,7 @@ def _cantools(members: list[Member], words: Array, module: Any) -> Codec:
     return _single(captures, decode, encode, row)
 
 
-# by name: the module to import, and the function that makes its Codec
+# By name of a library: the module to import, and the function that makes the library's Codec.
 LIBRARIES: dict[str, tuple[str, Make]] = {
     OURS: ("numpy", _npulab),
     "numpy, a line a field": ("numpy", _by_hand),

@@ -20,7 +20,8 @@ from npulab.quant.rules import QuantParams
 from npulab.support.extras import installed
 from npulab.support.late import pd
 
-# output channels and stride of the thirteen pairs of depthwise and pointwise layers
+# For each of the 13 pairs of a depthwise and a pointwise layer: the pair's output channels, and the
+# stride of its depthwise layer.
 PAIRS = (
     (64, 1),
     (128, 2),
@@ -37,8 +38,8 @@ KERNELS = {
     "tflite builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
     "xnnpack": "AUTO",
 }
-# by rule: the engine that it is named after; gemmlowp has none, and its outputs are compared with
-# those of npulab.emulate
+# By rounding rule: the engine that the rule is named after. gemmlowp has no engine here: its
+# outputs are compared with those of ``npulab.emulate``.
 RULES = {"gemmlowp": "", "tflite-reference": "tflite reference", "xnnpack": "xnnpack"}
 # OpenBLAS' name for its AVX-512 kernels, which it does not choose on every CPU that has them
 WIDE_KERNELS = "SkylakeX"
@@ -86,8 +87,8 @@ def settings() -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The shape of a layer of MobileNet: ``size`` of a square image, input and output channels,
-    ``kernel`` of a square kernel.
+    """The shape of a layer of MobileNet: ``size`` is height and width of the input, ``channels``
+    and ``outputs`` count input and output channels, ``kernel`` is height and width of the kernel.
     """
 
     name: str
@@ -100,8 +101,8 @@ class LayerShape:
 
 
 def mobilenet(seed: int = 0) -> dict[str, tuple[Conv2D | FullyConnected, Array]]:
-    """Return the 28 layers of MobileNetV1 1.0 at 224x224 by name, each with an input: int8, a scale
-    per channel, random weights.
+    """Return the 28 layers of MobileNetV1 1.0 at 224x224 by name, each with an input: int8, random
+    weights, a scale per output channel.
     """
     random = np.random.RandomState(seed)
     return {shape.name: _layer(shape, random) for shape in _shapes()}
@@ -127,8 +128,8 @@ def _layer(
         of_weights = 1, shape.kernel, shape.kernel, shape.channels
         taps = shape.kernel * shape.kernel
     weights = random.randint(-127, 128, of_weights).astype(np.int8)
-    # scales with which outputs use the whole range: random inputs and weights have a root mean
-    # square of 74 and 73 codes
+    # with these scales, outputs use the whole range of int8: random inputs have a root mean square
+    # of 74 codes, random weights of 73 codes
     scales = random.uniform(0.6, 1.4, shape.outputs) * 50 / (np.sqrt(taps) * 74 * 73)
     zero_point = -128
     if shape.name == "stem":
@@ -184,7 +185,7 @@ def measure(rounds: int) -> dict[str, Any]:
 
 def limits() -> dict[str, float]:
     """Return the rates of this machine that limit the emulation: GFLOP/s of a float32 matrix
-    product, GB/s of a copy, ns of a cast element.
+    product, GB/s of a copy, ns to cast an element from int8 to float32.
     """
     random = np.random.RandomState(0)
     a, b = random.rand(784, 512).astype(np.float32), random.rand(512, 512).astype(np.float32)
@@ -207,7 +208,7 @@ def limits() -> dict[str, float]:
 
 
 def litert(model: bytes, x: Array, engine: str) -> tuple[Callable[[], Any], Array]:
-    """Run a model in TensorFlow Lite; return a function that runs it once more, and the output."""
+    """Run a model in TensorFlow Lite; return a function that runs it again, and the output."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     run = Interpreter(

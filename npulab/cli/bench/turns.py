@@ -28,7 +28,7 @@ def least(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float
             for _ in range(CALLS):
                 start = time.perf_counter()
                 run()
-                if turn:  # the first turn warms up
+                if turn:  # the first turn fills caches and is not counted
                     best[name] = min(best[name], (time.perf_counter() - start) * 1e3)
     return best
 
