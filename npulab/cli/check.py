@@ -210,7 +210,7 @@ def _each_case(cases: list[store.Case], answers: Iterable[Any], broken: int) -> 
 
 def _shown(options: argparse.Namespace, checks: Checks | DeviceChecks, answers: _Answers) -> int:
     """Show the results, and return the exit status."""
-    # if no capture could be read or run, the errors were printed already
+    # without a result there is nothing to show: the errors were printed already
     if checks.results or not answers.unreadable + answers.left:
         show(options, checks)
     if answers.broken or answers.left:

@@ -39,7 +39,7 @@ def asked_device(
     """Return the device that ``--device`` names. With a good capture, a trial passes if the device
     gives the output of that capture; the simulated device compares with its own output for it.
 
-    ``more`` are settings of programs that are not in ``OF_PROGRAMS``. Raises ValueError for
+    ``more`` are further settings for a device that is a program. Raises ValueError for
     settings of programs if the device is no program, and for a good capture that hangs on the
     simulated device.
     """

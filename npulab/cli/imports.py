@@ -35,7 +35,7 @@ def _import(options: argparse.Namespace) -> int:
     chosen = chosen_jobs(options)
     if chosen and Path(options.dest).suffix not in SUFFIXES:
         name = next(iter(chosen))
-        raise ValueError(f"--{name}: got DEST {options.dest}, allowed is a sweep, a file {SUFFIX}")
+        raise ValueError(f"--{name}: got DEST {options.dest}, allowed with it is a file {SUFFIX}")
     if options.provenance:
         captures = [*map(partial(replace, provenance=options.provenance), captures)]
     if captures and Path(options.dest).suffix in SUFFIXES:
@@ -94,7 +94,7 @@ def _cases(options: argparse.Namespace) -> list[Capture | ValueError]:
     """
     path, pattern = options.path, options.pattern
     if pattern is None:
-        refuse_if(options.target, "--target", options.target, "is an NPU with --pattern only")
+        refuse_if(options.target, "--target", options.target, "is --target only with --pattern")
         return [*store.load_cases(path).values()]
     if not options.target:
         raise ValueError(

@@ -19,7 +19,7 @@ from npulab.registers.stated import against, statements
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-# What a record says of each part of a C header that a register map cannot hold.
+# What a record states about each part of a C header that a register map cannot hold.
 LOST = ("kind", "name", "where", "why")
 WORDS_SUFFIX = ".bin"  # suffix of a file with the words of one or several jobs
 

@@ -93,7 +93,7 @@ def each(call: Callable[[Any], Any], things: Iterable[Any]) -> tuple[list[Any], 
 
 
 def _finite(value: Any) -> Any:
-    """Return a JSON value in which infinities and NaN, which JSON does not have, are texts."""
+    """Return a JSON value with infinities and NaN as texts, because JSON has no such numbers."""
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list):

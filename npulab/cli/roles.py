@@ -55,7 +55,7 @@ def tell_part(looked_at: str, captures: object) -> None:
     nothing if ``looked_at`` is empty, which means all jobs. ``captures`` is the path of the
     captures.
     """
-    # not on stdout, where a program may read the answer
+    # this goes to stderr, because a program may read the answer on stdout
     if looked_at:
         tell(
             f"{part_said(looked_at)}; npulab roles {captures} lists the roles, --role takes another"

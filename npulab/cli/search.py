@@ -139,7 +139,8 @@ def _oracle(options: argparse.Namespace, good: Capture, bad: Capture) -> Callabl
     elif options.probe or options.symptom == POISONS:
         if isinstance(device, Manual):
             raise ValueError(
-                f"--probe: got {options.device!r}, allowed is a device that runs without a person"
+                f"--probe: got --device {options.device!r}, allowed is a device that runs "
+                "without a person"
             )
         probe = good
         if device.expected is not None:
@@ -229,7 +230,7 @@ def _laws(options: argparse.Namespace) -> int:
     if has_workers(options):
         raise ValueError(
             "--jobs, --cluster: got the words of one role, allowed are captures of several roles, "
-            "which processes share; leave the option out, as one process searches a role"
+            "which processes share; leave the options out: one process searches one role"
         )
     told: dict[str, None] = {}
     with progress("step") as bar:
@@ -312,7 +313,8 @@ def _laws_of_roles(options: argparse.Namespace, known: Roles, names: list[str]) 
     if options.field:
         searched = _with_fields(options.field, known, names)
     if len(searched) == len(known):
-        searched.append(PRESENCE)  # which captures have a role: searched only with all roles
+        # which captures have a role is searched only if all roles are searched
+        searched.append(PRESENCE)
     stop = Event()
     unit = "role"
     if not has_workers(options):

@@ -30,7 +30,7 @@ ARGUMENTS = {
     "merge": "BASE OURS THEIRS",
 }
 USAGE = "; ".join(map(" ".join, ARGUMENTS.items()))
-FOUND_BY = "npulab laws"  # a session names this author for the laws that the command found
+FOUND_BY = "npulab laws"  # in a session, the author of laws that this command found
 COUNTS = {
     "new": range(1, sys.maxsize),
     "note": range(2, 3),

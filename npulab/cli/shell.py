@@ -22,7 +22,7 @@ from npulab.support.files import read_table
 from npulab.support.refuse import near
 
 DESCRIPTION = "Find out how an undocumented NPU works; a file may be - for standard input."
-# Standard input has at most this many bytes, because they are held in memory.
+# Standard input with more bytes than this is refused, because it is held in memory.
 MOST_PIPED = 2**27
 INTERRUPTED = 130  # the exit status of shells for Ctrl-C
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run([named.get(argument, argument) for argument in given])
     tell(
         f"-: got more than {MOST_PIPED} bytes, allowed are {MOST_PIPED}; "
-        "a larger input is read as a file"
+        "give a larger input as a file"
     )
     return 2
 

@@ -31,8 +31,8 @@ def _list(options: argparse.Namespace) -> int:
     paths = options.paths or homes[:1]
     if not paths:
         raise FileNotFoundError(
-            "captures: there is no such folder here; npulab list PATH looks into another one, "
-            "npulab import DUMP captures/NPU begins one"
+            "captures: there is no such folder here; npulab list PATH looks into another "
+            "folder, npulab import DUMP captures/NPU makes this folder"
         )
     folders = [path for path in paths if not is_sweep(path)]
     found, broken = each(partial(store.unloaded, empty=True), folders)

@@ -83,7 +83,7 @@ def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
     characters with the gaps between them.
 
     ``columns`` has the texts of each column. The widest columns are narrowed first, but not so far
-    that a word would be broken.
+    that a word of at most ``NAME`` characters would be broken.
 
     >>> rows = ["field", "in_image_x_size"], ["value", "4"], ["note", "columns of the image, " * 3]
     >>> widths(rows, 80), widths(rows, 60), widths(rows, 40)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from npulab.analysis.bisect import Bisected
     from npulab.captures.controlled import Controlled
 
-HEAD = 2**16  # only the first bytes of a file, this many, are searched for the sign of its kind
+HEAD = 2**16  # this many bytes at the start of a file are searched for its kind
 IS_VERDICT = b'"npulab": "verdict"'
 
 

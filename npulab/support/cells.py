@@ -68,7 +68,7 @@ def unguarded_comment(line: str) -> str:
 def _parts(text: str, cut: re.Pattern[str], change: Callable[[str], str]) -> str:
     """Cut a text at the separators that ``cut`` matches, apply ``change`` to each part but the
     first, and join parts and separators again."""
-    parts = cut.split(text)  # parts have even numbers, separators odd ones
+    parts = cut.split(text)  # parts are at even places, separators at odd places
     for number in range(2, len(parts), 2):
         parts[number] = change(parts[number])
     return "".join(parts)

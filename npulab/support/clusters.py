@@ -32,8 +32,8 @@ def cluster(
     ``resources`` is how much of a worker's resources each call takes, by name: ``{"npu": 1}`` sends
     calls only to workers that were started with ``--resources npu=1``, and one at a time to each.
     Raises MissingPackage if Dask is not installed; ValueError, one sentence, if no scheduler
-    answers within ``seconds``, if there is no worker or none has the resources, or if a worker has
-    no npulab or another version.
+    answers within ``seconds``, if there is no worker, or no worker with the resources, or if a
+    worker has no npulab or another version.
     """
     distributed = needed("distributed", "a cluster")
     try:
@@ -68,7 +68,7 @@ def _within(seconds: float, make: Callable[[], Any]) -> Any:
     """Call ``make`` in a thread and return its result; raises TimeoutError if the call takes longer
     than ``seconds``. The thread then runs on, at most until this process ends.
 
-    A Dask client is made so, because it waits for ever if the program at the address is no
+    A Dask client needs this limit, because it waits for ever if the program at the address is no
     scheduler."""
     made = Future[Any]()
 

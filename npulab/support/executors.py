@@ -394,7 +394,7 @@ class _Calls:
     def _again(self) -> None:
         """Make a new executor, and set ``future`` of each lost call to None, so that the call is
         sent again; the first call is given up if it was alone on the way."""
-        # a broken executor puts its error into one future after another
+        # a broken executor puts its error into one future after another: wait for all, but not long
         pending = [call.future for call in self.flight if call.future is not None]
         wait(pending, POLL)
         self.executor = _remade(self.given, self.executor)

@@ -14,7 +14,7 @@ NUMBER = re.compile(r"-?[0-9]+")
 # These words are in Python's message about a number with more digits than Python converts.
 DIGITS = "integer string conversion"
 END = "the end of the text"
-MOST_DEEP = 100  # most levels of lists and objects inside each other in files of npulab
+MOST_DEEP = 100  # lists and objects in a file are nested at most this deep
 
 # By Python's message about a text that is not JSON: what JSON allows at the place of the error.
 ALLOWED = {
@@ -94,7 +94,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, value in pairs:
         if name in out:
-            raise ValueError(f"got {name!r:.80} twice in one object, allowed is once")
+            raise ValueError(f"got name {name!r:.80} twice in one object, allowed is once")
         out[name] = value
     return out
 
@@ -127,8 +127,8 @@ def _syntax(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
 
 
 def _deepest(text: str) -> tuple[int, int]:
-    """Return the number of the first opening bracket (a character, from 0) at the greatest depth of
-    a text, and that depth."""
+    """Return (place, depth) of the deepest bracket of a JSON text, the first of several; the place
+    counts characters from 0."""
     deepest, place, depth = 0, 0, 0
     bare = STRING.sub(_blank, text)
     for found in BRACKET.finditer(bare):
@@ -148,9 +148,9 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def _refused_place(text: str, hooks: dict[str, Any]) -> int:
-    """The number of the character (from 0) at which the object begins that Python was reading when
-    a hook raised an error or a number was refused. The text is read again to find that object; 0 if
-    the second reading has no error.
+    """Read a text again until a hook raises its error, or until a number is refused, and return the
+    place of the innermost object that was being read: its first character, counted from 0. Return 0
+    if the second reading has no error.
     """
     decoder: Any = json.JSONDecoder(**hooks)
     plain, begun = decoder.parse_object, [0]

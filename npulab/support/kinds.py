@@ -43,7 +43,7 @@ def _is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        # for this reason the last character alone is unreadable, because the head ends inside it
+        # this reason means that the head ends inside a character: that character is left out
         if error.reason != "unexpected end of data":
             return False
         text = head[: error.start].decode("utf-8")

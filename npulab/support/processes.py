@@ -90,7 +90,7 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
     if not texts or not parts or not parts[0].strip():
         raise ValueError(f"{name}: got {program!r}, allowed is a program and its arguments")
     if shell and not isinstance(program, str):
-        raise ValueError(f"{name}: got {program!r}, allowed is one text, as a shell reads it")
+        raise ValueError(f"{name}: got {program!r}, allowed with shell=True is one text")
     if shell:
         return parts[0]
     return tuple(parts)

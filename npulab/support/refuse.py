@@ -132,8 +132,8 @@ def shortly(value: Any) -> str:
 
 
 def need(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> None:
-    """Raise TypeError if a value is of none of these types; ``allowed`` says how to get the right
-    value, and begins with "is" or "are".
+    """Raise TypeError unless a value is of one of the types ``kinds``; ``allowed`` says how to get
+    the right value, and begins with "is" or "are".
 
     >>> need("check", 5, str, "is a Capture, as npulab.load gives")
     Traceback (most recent call last):
@@ -155,10 +155,10 @@ def need_whole(what: str, given: object, allowed: str = "is a whole number") -> 
 
 
 def need_all(what: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> list[Any]:
-    """The members of a sequence as a list, if all are of these types.
+    """The members of a sequence as a list, if all are of the types ``kinds``.
 
     Raises TypeError for a member of another type, for a single text, and for a value that is not
-    iterable; ``allowed`` is the end of its text, as in ``need``.
+    iterable; ``allowed`` is the end of the error text, as in ``need``.
 
     >>> need_all("features", "nn_v7", str, "are names in a list")
     Traceback (most recent call last):

@@ -384,7 +384,7 @@ def test_interrupt_leaves_nothing(capture: Capture, program: Program, tmp_path: 
         ({"program": 7}, "^program: got 7, allowed is"),
         ({"program": "a 'b"}, "^program: got .*: No closing quotation$"),
         ({"program": "a\0b"}, "^program: got 'a.x00b', allowed is"),
-        ({"program": ["a"], "shell": True}, "allowed is one text, as a shell reads it"),
+        ({"program": ["a"], "shell": True}, "allowed with shell=True is one text"),
         ({"program": " ", "shell": True}, "^program: got ' ', allowed"),
         ({"reset": ""}, "^reset: got '', allowed"),
         ({"timeout": 0}, "^timeout: got 0, allowed is more than 0 seconds$"),

@@ -411,7 +411,7 @@ def test_a_folder_without_captures_says_how_to_begin(
         2,
         [],
         "npulab: captures: there is no such folder here; npulab list PATH looks into "
-        "another one, npulab import DUMP captures/NPU begins one\n",
+        "another folder, npulab import DUMP captures/NPU makes this folder\n",
     )
 
 
@@ -707,7 +707,7 @@ def test_a_pipe_without_end_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch
     assert run("show", "-") == (
         2,
         [],
-        "npulab: -: got more than 4 bytes, allowed are 4; a larger input is read as a file\n",
+        "npulab: -: got more than 4 bytes, allowed are 4; give a larger input as a file\n",
     )
 
 

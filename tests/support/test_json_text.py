@@ -32,7 +32,7 @@ from npulab.support.json_text import json_of
         (
             '{"a": 1,\n "b": {"c": 1, "c": 2}}',
             "line 2, column 7",
-            "got 'c' twice in one object, allowed is once",
+            "got name 'c' twice in one object, allowed is once",
         ),
         ('{"a": "tab\there"}', "line 1, column 11", "got '\\t'"),
         (

@@ -151,8 +151,8 @@ def _codecs(members: list[Member], words: Array) -> tuple[dict[str, Codec], list
 
 
 def _differing(got: Any, want: Array, captures: int) -> int:
-    """Return how many numbers of the captures that were got differ from ``want``, plus how many
-    captures are missing or too many."""
+    """Return how many numbers of ``got`` differ from ``want``, plus by how many captures ``got``
+    has fewer or more than ``captures``."""
     rows = np.asarray(got)
     wanted = want[: len(rows)]
     differing = int(np.count_nonzero(rows != wanted))

@@ -41,7 +41,7 @@ KERNELS = {
 # By rounding rule: the engine that the rule is named after. gemmlowp has no engine here: its
 # outputs are compared with those of ``npulab.emulate``.
 RULES = {"gemmlowp": "", "tflite-reference": "tflite reference", "xnnpack": "xnnpack"}
-# OpenBLAS' name for its AVX-512 kernels, which it does not choose on every CPU that has them
+# OpenBLAS' name for its AVX-512 kernels, which OpenBLAS does not choose on every CPU with AVX-512.
 WIDE_KERNELS = "SkylakeX"
 
 
@@ -75,8 +75,8 @@ def table(rounds: int) -> pd.DataFrame:
 
 
 def settings() -> dict[str, dict[str, str]]:
-    """Return the settings to measure in, as environment variables by name: OpenBLAS with the
-    kernels that it chooses, and, if the CPU has AVX-512, OpenBLAS with its AVX-512 kernels.
+    """Return the environment variables of each setting to measure in, by name of the setting:
+    OpenBLAS with the kernels that it chooses, and, if the CPU has AVX-512, with AVX-512 kernels.
     """
     out: dict[str, dict[str, str]] = {"BLAS as it comes": {}}
     with suppress(OSError):
