@@ -226,7 +226,7 @@ class Started(Generic[Item, Result]):
             self.pool.again(self._executor)
             self._send()
         raise WorkerLost(
-            f"item {shortly(self.item)}: its worker ended {TRIES} times; call the function with "
+            f"{shortly(self.item)}: its worker ended {TRIES} times; call the function with "
             "this item alone to see why"
         )
 

@@ -946,12 +946,12 @@ def test_save_refuses_what_changed_on_the_disk(path: Path, nasty: Draft) -> None
     (path.parent / "enums.csv").write_text(ENUMS + "x,1,y\n")
     with pytest.raises(
         ValueError,
-        match=r"enums.csv: was changed on the disk since it was opened, allowed is a file as it was read",
+        match=r"enums.csv: the file was changed on the disk since it was opened, allowed is a file as it was read",
     ):
         nasty.save()
     assert path.read_bytes() == NASTY.encode()
     (path.parent / "enums.csv").unlink()
-    with pytest.raises(ValueError, match=r"enums.csv: was changed on the disk"):
+    with pytest.raises(ValueError, match=r"enums.csv: the file was changed on the disk"):
         nasty.save()
 
 
@@ -962,7 +962,7 @@ def test_save_refuses_enums_that_came(tmp_path: Path) -> None:
     made.rename("a", "b")
     (tmp_path / "enums.csv").write_text(ENUMS)
     with pytest.raises(
-        ValueError, match=r"enums.csv: exists now, but did not exist when it was opened"
+        ValueError, match=r"enums.csv: the file exists now, but did not exist when it was opened"
     ):
         made.save()
 
