@@ -1,4 +1,4 @@
-"""Jobs that must not be run: conditions on their fields, and hashes of captures."""
+"""A list of captures that must not be run, by conditions on a job's fields or by hash."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ HASH = re.compile(r"[0-9a-f]{8,64}")
 
 @dataclass(frozen=True)
 class Never:
-    """A list of what must not be run, each a condition on the raw values of a job's fields or the
-    first 8 or more digits of a capture's ``content_hash``.
+    """A list of captures that must not be run.
 
-    A condition is a filter (``npulab.registers.filters``) whose columns are the names of the fields
-    of one job. Raises ValueError for a condition that names no field of any job of ``known``.
+    Each of ``conditions`` is a filter (``npulab.registers.filters``) over the raw values of one
+    job's fields by name, or the first 8 or more hex digits of a capture's ``content_hash``.
     """
 
     conditions: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, conditions: Iterable[str], known: Capture) -> Never:
-        """The list, checked against a capture that has all fields."""
+        """The list of these conditions; raises ValueError for a condition that is neither a hash
+        nor a filter of the fields of any job of ``known``."""
         given = tuple(need_all("never", conditions, str, "are conditions in a list"))
         for condition in given:
             if not HASH.fullmatch(condition):
@@ -56,7 +56,7 @@ class Never:
 
 
 def _check(condition: str, known: Capture) -> None:
-    """Raise ValueError for a condition that is no filter of any job's fields."""
+    """Raise ValueError for a condition that is no filter of the fields of any job of ``known``."""
     names: dict[str, int] = {}
     for job in known.jobs:
         row = _row(job, known)
@@ -66,7 +66,7 @@ def _check(condition: str, known: Capture) -> None:
     word = condition.split()[:1] or [""]
     raise ValueError(
         f"never: got {condition!r:.80}, allowed is a condition on the fields of one job of "
-        f"{known.name}, such as {next(iter(names), 'field')} == 0, or the hash of a capture"
+        f"{known.name}, such as {next(iter(names), 'field')} == 0, or 8 or more digits of a hash"
         f"{near(word[0], names)}"
     )
 
@@ -80,7 +80,7 @@ def _row(job: Job, capture: Capture) -> dict[str, int]:
 
 
 def _test(condition: str, row: Mapping[str, int]) -> Test | None:
-    """The test that a condition states of a job; None if it is not about such a job."""
+    """The test that a condition states; None if it is no filter of the fields in ``row``."""
     try:
         return filter_of(condition, row)
     except ValueError:

@@ -2,14 +2,14 @@
 
 ::
 
-    NAME/store.json             version, number of words, types of the columns, what they belong to
+    NAME/store.json             head: version, number of words, types of the columns, the texts
     NAME/parts/BATCH.parquet    the rows of a batch in columns: w0, w1, ..., parameters, others
-    NAME/sums/BATCH.json        its rows, bytes, sha256, and the sha256 of its contents
-    NAME/buffers/3f/3f81...     bytes, by their sha256
+    NAME/sums/BATCH.json        number of rows, bytes and sha256 of the part; sha256 of its contents
+    NAME/buffers/3f/3f81...     the bytes of a buffer, named by their sha256
 
 No file is written twice. A part is written to a hidden folder, its checksum is put into ``sums``,
 and a hard link gives the part its name: so a part that has its name is whole and has a checksum.
-A checksum without a part is of a batch that was not finished, and says nothing.
+A file in ``sums`` without a part belongs to a batch that was not finished, and is ignored.
 """
 
 from __future__ import annotations
@@ -43,21 +43,20 @@ from npulab.support.refuse import refuse_if, refusing
 
 try:
     import fcntl
-except ImportError:  # a system without file locks
+except ImportError:  # this system has no file locks
     fcntl = None  # type: ignore[assignment]
 
-PARTS, SUMS, BUFFERS = "parts", "sums", "buffers"  # the folders of a store
+PARTS, SUMS, BUFFERS = "parts", "sums", "buffers"  # names of the folders in a store's folder
 SUFFIX = ".parquet"
-VERSION = 1  # the version of the format of files
-BATCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # what a batch may be called
-FRESH = 60.0  # seconds; a hidden folder that is younger may belong to a writer that begins
+VERSION = 1  # Files of a store that state another version are refused.
+BATCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # The name of a batch has this form.
+FRESH = 60.0  # A hidden folder younger than this (seconds) may belong to a writer that begins.
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a store: the name of its batch, its number of ``rows``, the ``bytes`` and the
-    ``sha256`` of its file, and the sha256 of its ``contents``, which does not depend on how they
-    are packed."""
+    """A part of a store: the name of its batch, its number of ``rows``, the number of ``bytes`` and
+    the ``sha256`` of its file, and the sha256 of its ``contents``, the values of its columns."""
 
     batch: str
     rows: int
@@ -76,8 +75,8 @@ def part_path(store: Path, batch: str) -> Path:
 def read_parts(store: Path) -> tuple[Part, ...]:
     """The parts of a store, sorted by the names of their batches.
 
-    Raises ValueError that names the file for a part without a checksum, or with another number of
-    bytes than its checksum states.
+    Raises ValueError, which names the file, for a part without a file in ``sums``, or with another
+    number of bytes than that file states.
     """
     found = []
     folder = store / PARTS
@@ -112,7 +111,7 @@ def _read_part(store: Path, path: Path) -> Part:
 
 
 def check_part(store: Path, part: Part) -> None:
-    """Raise ValueError that names the file if a part's bytes are not those that were written."""
+    """Raise ValueError, which names the file, if a part's file has another sha256 than stated."""
     path = part_path(store, part.batch)
     found = file_sum(path)
     refuse_if(
@@ -129,10 +128,10 @@ def file_sum(path: Path) -> str:
 
 
 def keep_part(store: Path, made: Path, part: Part) -> Part:
-    """Give a written file its place as the part of a batch, with its checksum, and return the part.
+    """Put the finished file ``made`` into a store as ``part``, write its checksum, return the part.
 
-    If the batch is there already with the same contents, that part is returned and nothing is
-    written. Raises FileExistsError if it is there with other contents.
+    If the store has the batch with the same contents, the part in the store is returned and nothing
+    is written. Raises FileExistsError if the store has the batch with other contents.
     """
     path = part_path(store, part.batch)
     stated = store / SUMS / f"{part.batch}.json"
@@ -148,7 +147,8 @@ def keep_part(store: Path, made: Path, part: Part) -> Part:
 
 
 def part_there(store: Path, batch: str, contents: str) -> Part | None:
-    """The part of a batch, if it is there; raises FileExistsError if it has other contents."""
+    """The part of a batch, None if the store lacks it; raises FileExistsError if the sha256 of its
+    contents is not ``contents``."""
     path = part_path(store, batch)
     if not path.is_file():
         return None
@@ -156,8 +156,8 @@ def part_there(store: Path, batch: str, contents: str) -> Part | None:
     refuse_if(
         part.contents != contents,
         path,
-        f"batch {batch!r} with other contents than those that are there",
-        "is a batch of a new name, or the same again",
+        f"batch {batch!r} with other contents than the store has",
+        "is a new name, or the same contents again",
         FileExistsError,
     )
     return part
@@ -172,7 +172,7 @@ def hidden_folder(store: Path) -> Iterator[Path]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         if fcntl is not None:
-            with suppress(OSError):  # a file system without locks
+            with suppress(OSError):  # the file system has no locks
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder
     finally:
@@ -181,10 +181,10 @@ def hidden_folder(store: Path) -> Iterator[Path]:
 
 
 def _clear(store: Path) -> None:
-    """Remove the hidden folders of writers that ended: their locks are free, and they are not
-    fresh."""
+    """Remove the hidden folders of writers that ended: folders that nobody locks and that are older
+    than ``FRESH`` seconds."""
     for folder in store.glob(f"{HIDDEN}*{PART}"):
-        with suppress(OSError):  # another writer removes it, too
+        with suppress(OSError):  # another writer may remove the folder at the same time
             age = time.time() - folder.stat().st_mtime
             if age > FRESH and folder.is_dir() and not folder.is_symlink() and _is_free(folder):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -221,12 +221,12 @@ def full_disk(path: Path, batch: str) -> Iterator[None]:
         raise OSError(errno.ENOSPC, reason, str(path)) from None
 
 
-# what DuckDB's errors say of a full disk, a quota and a limit on files, by the C library
+# the C library's texts for a full disk, a used-up quota and a too large file, as DuckDB quotes them
 FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
 def write_head(store: Path, head: Mapping[str, Any]) -> None:
-    """Write the head of a new store; if another writer made one just now, that one stays."""
+    """Write the head of a new store; if another writer has written one meanwhile, keep that."""
     text = json.dumps({"version": VERSION, **head}, indent=1, ensure_ascii=False) + "\n"
     with suppress(FileExistsError):
         write_file(store / HEAD, text.encode())
@@ -248,7 +248,7 @@ def read_buffer(store: Path, name: str) -> bytes:
         not re.fullmatch("[0-9a-f]{64}", name) or not path.is_file(),
         f"{store}: buffer",
         repr(name),
-        "is the sha256 of a buffer that is there",
+        "is the sha256 of a buffer in the store",
         LookupError,
     )
     data = path.read_bytes()

@@ -23,11 +23,12 @@ from npulab.support.refuse import need_whole, refuse_if
 from npulab.support.text import plural
 
 BYTE_BITS = 8
-WORD = 2**WORD_BITS - 1  # every bit of a word
+WORD = 2**WORD_BITS - 1  # the largest word: all 32 bits are set
 
 
 class Holder(NamedTuple):
-    """The block of the records in a buffer, its map, and their place."""
+    """What a map states of a buffer: the block of its records, that block's map, and where in the
+    buffer the records lie (``held``)."""
 
     block: str
     registers: RegisterMap
@@ -69,8 +70,8 @@ class Records:
 
     @cached_property
     def fields(self) -> dict[str, Field]:
-        """The fields of a record by their shortest name, also the automatic ones; bits after the
-        end of a record are in no field."""
+        """The fields of a record by their shortest name, including automatic fields (unnamed bits);
+        fields that begin after the end of a record are left out."""
         found = {}
         end = BYTE_BITS * self.held.size
         for item in self.registers:
@@ -89,8 +90,8 @@ class Records:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per record, the columns are its number (``record``) and its fields; an enum has
-        its names."""
+        """One row per record: its number (``record``), and the value of each field as a column; a
+        value that an enum names is that name."""
         from npulab.registers.shown import Table
 
         frame = Table({"record": range(len(self)), **self.values})
@@ -101,8 +102,8 @@ class Records:
         return frame
 
     def rows(self, most: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the first records, at most ``most``, each as a row: record, and a text or number
-        for each field."""
+        """Yield the first ``most`` records (None: all), each as a row: its number (``record``), and
+        the value of each field by name, as a text or number."""
         for number, words in enumerate(self.words[:most]):
             row: dict[str, Any] = {"record": number}
             raw = self.registers.decode(words, raw=True)
@@ -125,16 +126,17 @@ class Records:
 
     @property
     def end(self) -> int:
-        """The first byte after the last record; the end of the buffer at most."""
+        """The byte offset of the end of the last record, at most the length of the buffer."""
         return self.held.end(len(self.data))
 
     def with_words(self, words: Any, outside: tuple[bytes, bytes] | None = None) -> bytes:
-        """The bytes of the buffer with other records, ``(N, W) uint32``, more or fewer of them too.
+        """The bytes of the buffer with ``words``, ``(N, W) uint32``, in place of its records; N may
+        be another number than before.
 
-        Bytes that are in no record stay; those between records become 0 if there are more or fewer
-        records. ``outside`` are the bytes before and after the records, if they are to be others.
-        Raises ValueError for words of another shape, for bits after the end of a record, and for
-        more records than the map allows.
+        Bytes that are in no record stay, but those between records become 0 if N changes.
+        ``outside`` replaces the bytes before the first record and after the last. Raises ValueError
+        for words of another shape, for bits set after the end of a record, and for more records
+        than the map allows.
         """
         stored = self._stored(np.asarray(words))
         count, size = stored.shape
@@ -149,7 +151,7 @@ class Records:
             return before + after
         before = before.ljust(self.held.offset, b"\0")
         own = room.tobytes()
-        end = len(own) - gap  # no gap is behind the last record
+        end = len(own) - gap  # the last record has no gap after it
         return before + own[:end] + after
 
     def _stored(self, words: Array) -> Array:
@@ -178,9 +180,9 @@ class Records:
     def with_fields(self, index: Any, **values: Any) -> bytes:
         """The bytes of the buffer with other values in some fields of a record.
 
-        ``index`` is the number of a record, or a slice, numbers or a mask of several; values
-        broadcast to these. Raises LookupError for an unknown field or record, ValueError for a
-        value that does not fit and for a field that is read-only.
+        ``index`` is the number of a record, or a slice, numbers or a mask of several; ``values`` by
+        field name broadcast to the chosen records. Raises LookupError for an unknown field or
+        record, ValueError for a value that does not fit and for a field that is read-only.
         """
         chosen = self._chosen(index)
         words = self.words.copy()
@@ -188,7 +190,7 @@ class Records:
         return self.with_words(words)
 
     def _chosen(self, index: Any) -> Array:
-        """The numbers of the records that an index means, counted from 0."""
+        """The numbers (from 0) of the records that ``index`` chooses, as in ``with_fields``."""
         where = f"buffer {self.buffer}: record"
         if isinstance(index, slice):
             return np.arange(len(self))[index]
@@ -204,7 +206,7 @@ class Records:
         wrong = numbers[beyond]
         if wrong.size:
             last = len(self) - 1
-            raise LookupError(f"{where}: got {wrong.flat[0]}, it has 0 to {last}")
+            raise LookupError(f"{where}: got {wrong.flat[0]}, allowed is 0 to {last}")
         return numbers
 
     def __repr__(self) -> str:
@@ -223,7 +225,7 @@ class Records:
 
 
 def holders(maps: Mapping[str, RegisterMap]) -> dict[str, Holder]:
-    """Return what the maps say of the records in each buffer, by the buffer's name; raises
+    """Return block, map and place of the records in each buffer, by the buffer's name; raises
     ValueError for a buffer that two blocks name."""
     found: dict[str, Holder] = {}
     for registers in maps.values():

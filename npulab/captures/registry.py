@@ -49,11 +49,11 @@ HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
 TRUSTED = "NPULAB_TARGETS"
 GROUP = "npulab.targets"
-SHARED = {"kit", "template"}  # folders next to the NPUs that are not targets
-# places of targets that a person asked for by name, with the sums of their code at that time
+SHARED = {"kit", "template"}  # These folders of ``npus`` are not targets.
+# Key: place of a target that a person asked for by name; value: the sums of its code at that time.
 _asked: dict[Path, Sums] = {}
-_ran: set[Path] = set()  # places whose code has run
-_loading: list[str] = []  # names of targets that are being loaded: their rules are not known yet
+_ran: set[Path] = set()  # The code in these places has run.
+_loading: list[str] = []  # Targets of these names are being loaded; their rules are not known yet.
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ def target(name: str) -> Target:
 def stated_target(name: str) -> Target:
     """The target that a file names.
 
-    Raises LookupError for an unknown name, and ValueError instead of running code that nobody
-    trusts.
+    Raises LookupError for an unknown name, and ValueError for code that the user does not trust,
+    which is not run.
     """
     return _target(name, asked=False)
 
@@ -128,7 +128,7 @@ def _target(name: str, asked: bool) -> Target:
     if code.users:
         state = _state(code.place)
     loaded = _load(code, state)
-    # a target of this name in another folder has other rules
+    # a target loaded before from another folder may have had this name, with other rules
     state_rules(loaded.name, loaded.rules)
     return loaded
 
@@ -157,7 +157,7 @@ def _warn_once(text: str) -> None:
 def _untrusted(code: Code) -> str:
     """The reason why the code of a target may not run if only a file names the target; "" if it may
     run."""
-    # if NPULAB_TARGETS is set, targets of the user are found only in the folders that it names
+    # if NPULAB_TARGETS is set, a user's target without entry point lies in a folder that it trusts
     if not code.users or (code.point is None and TRUSTED in os.environ):
         return ""
     asked = _asked.get(code.place)
@@ -167,8 +167,8 @@ def _untrusted(code: Code) -> str:
 
 
 def _sums(place: Path) -> Sums:
-    """The sums of the code at a place as it is now; an empty dict if the code cannot be read
-    whole."""
+    """The sha256, by file, of the code at a place as it is now; an empty dict if the code cannot be
+    read whole."""
     try:
         return code_of(place)
     except (OSError, ValueError):
@@ -244,8 +244,8 @@ def _points_of(_: Path, __: tuple[tuple[Path, int], ...]) -> tuple[Code, ...]:
 
 
 def _state(place: Path) -> tuple[tuple[str, int, int], ...]:
-    """(path, time of change, size) of each file of a target, sorted; if it differs, the target has
-    changed."""
+    """(path, time of change in ns, size in bytes) of each file of a target, sorted; the target is
+    loaded again if this differs."""
     if place.is_dir():
         paths = [*place.rglob("*")]
     else:
@@ -265,7 +265,7 @@ def _local() -> list[Path]:
 
 
 def _code(name: str) -> Code | None:
-    """The place of a target's code; None if no target has this name."""
+    """The code of the target of this name; None if there is no such target."""
     if name in _shipped():
         return Code(name, HERE / name, False)
     for folder in _local():
@@ -287,7 +287,7 @@ def _folders(where: Path) -> list[str]:
 def _load_rules(of: str) -> None:
     """Load the target of this name, if there is one, so that its rounding rules are known."""
     if of in targets() and of not in _loading:
-        stated_target(of)  # as a file may name the rule, the code must be trusted
+        stated_target(of)  # a file may name the rule, so the code must be trusted
 
 
 find_rules_with(_load_rules)

@@ -32,27 +32,27 @@ from npulab.support.late import pd
 from npulab.support.refuse import near, need, need_all, refuse_if
 from npulab.support.text import plural
 
-MOST_KINDS = 8  # most values of a field that divides a block's jobs; assumed: memories, operations
-MOST_SAMPLED = 2000  # most jobs of a block from which the dividing field is chosen: 50 ms a block
-# the least share of the bits of a block's jobs that a division into kinds has to save; assumed
+MOST_KINDS = 8  # A field with more values divides no block's jobs into kinds (assumed).
+MOST_SAMPLED = 2000  # The dividing field is chosen from at most this many jobs: 50 ms a block.
+# A division into kinds has to save more than this share of the bits of a block's jobs (assumed).
 LEAST_SAVED = 0.1
-# a dividing field needs more than this share of its bits unknown when the capture is known; assumed
+# More than this share of a dividing field's bits must vary within single captures (assumed).
 LEAST_OWN = 0.5
-MOST_PERIOD = 64  # most jobs of a unit that comes several times in a row
-# Columns of a role's sweep
+MOST_PERIOD = 64  # A unit that comes several times in a row has at most this many jobs.
+# Names of the columns that ``Roles.sweep`` adds to the parameters.
 INDEX, COUNT = "place_in_run", "length_of_run"
 FIRST, LAST = "first_of_run", "last_of_run"
-# block and name of the sweep that counts the jobs of each role
+# The block and the name of the sweep that ``Roles.presence`` returns.
 ROLES, PRESENCE = "ROLES", "presence"
-# a function that returns the kind of a job, "" if unknown, from its capture and its task
+# A function that returns the kind of a job, "" if unknown, from its capture and its task.
 Name = Callable[[Capture, int], str]
 
 
 @dataclass(frozen=True)
 class Role:
-    """What a job is in a stream. ``block`` is the block of its jobs, ``captures`` and ``jobs`` are
-    the numbers of captures and jobs that have the role, and ``most`` is the largest number of jobs
-    of this role in one capture."""
+    """What a job is in a stream. ``block`` is the block of the role's jobs, ``captures`` and
+    ``jobs`` count the captures and jobs that have the role, and ``most`` is the largest number of
+    jobs of this role in one capture."""
 
     name: str
     block: str
@@ -66,9 +66,10 @@ class Roles:
     """The jobs of captures by role.
 
     ``names`` are the names of the roles, in the order of the streams. The arrays ``(J,)`` have an
-    element for each job of all captures. ``of`` is the number of the job's role in ``names``;
-    ``capture`` and ``task`` are the numbers of its capture and of the job in it. ``counts`` is how
-    many jobs of this role the capture has, ``index`` the job's place among them, from 0 on.
+    element for each of the J jobs of all captures, numbered from 0: ``of`` is the number of the
+    job's role in ``names``, ``capture`` that of its capture, ``task`` that of the job in the
+    capture. ``counts`` is how many jobs of this role the capture has, and ``index`` the job's place
+    among them, from 0 on.
     """
 
     captures: CaptureSet
@@ -93,12 +94,13 @@ class Roles:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each role: role, block, captures, jobs, most."""
+        """A row for each role, with the columns role, block, captures, jobs and most (``Role``)."""
         frame = pd.DataFrame(self.roles, columns=list(Role.__dataclass_fields__))
         return frame.rename(columns={"name": "role"})
 
     def number(self, role: str) -> int:
-        """The number of a role; LookupError with the names near it for an unknown one."""
+        """The place of a role in ``names``; raises LookupError, which lists the names, for an
+        unknown role."""
         need("role", role, str, "is the name of a role, as the table has it")
         if role not in self.names:
             raise LookupError(
@@ -107,13 +109,14 @@ class Roles:
         return self.names.index(role)
 
     def name_of(self, capture: int, task: int) -> str:
-        """The role of a job, by the number of its capture and its task."""
+        """The name of a job's role, by the number of its capture and its task."""
         found = np.flatnonzero((self.capture == capture) & (self.task == task))
         refuse_if(not len(found), "task", f"capture {capture}, task {task}", "is that of a job")
         return self.names[self.of[found[0]]]
 
     def of_block(self, block: str) -> list[str]:
-        """The roles of a block; LookupError with the blocks for an unknown one."""
+        """The names of a block's roles; raises LookupError, which lists the blocks, for an unknown
+        block."""
         found = [role.name for role in self.roles if role.block == block]
         if not found:
             blocks = dict.fromkeys(role.block for role in self.roles)
@@ -123,8 +126,8 @@ class Roles:
         return found
 
     def chosen(self, role: str | None = None, block: str | None = None) -> str:
-        """The role of a name, or the only role of a block; LookupError that lists the roles for an
-        unknown name and for a block of several roles."""
+        """``role`` if it is given, or else the only role of ``block``; raises LookupError, which
+        lists what is allowed, for an unknown name and for a block of several roles."""
         if role is not None:
             return self.names[self.number(role)]
         need("block", block, str, "is the name of a block")
@@ -137,13 +140,13 @@ class Roles:
         return found[0]
 
     def sweep(self, role: str, place: int | None = None, name: str | None = None) -> Sweep:
-        """The words of all jobs of a role, with the parameters of their captures; with ``place``
-        only the jobs at this place of their run, from 0 on, -1 is the last.
+        """The words of all jobs of a role, a row for each, with the parameters of their captures.
 
-        A capture that has the role several times has a row for each, and the columns
+        The jobs of a role in one capture are its run. With ``place``, only the jobs at this place
+        of their run are taken (from 0 on, -1 is the last). If a run has several jobs, the columns
         ``place_in_run`` (from 0 on), ``length_of_run``, ``first_of_run`` and ``last_of_run`` (0 or
-        1) say which it is. ``name`` is that of the sweep, by default the role. Raises LookupError
-        for an unknown role, and for a place that no run has.
+        1) say where each job is. ``name`` is the sweep's name, by default the role. Raises
+        LookupError for an unknown role, and for a place that no run has.
         """
         here = self.of == self.number(role)
         most = self.counts[here].max()
@@ -164,7 +167,8 @@ class Roles:
         return replace(found, parameters=found.parameters.assign(**self.runs(mine)))
 
     def runs(self, rows: Array) -> dict[str, Array]:
-        """The columns that say where jobs, given by their numbers, are in their runs."""
+        """The columns of ``sweep`` that say where jobs are in their runs; ``rows`` are the places
+        of the jobs in the arrays of this object."""
         index, counts = self.index[rows], self.counts[rows]
         return {
             INDEX: index,
@@ -174,8 +178,8 @@ class Roles:
         }
 
     def presence(self) -> Sweep:
-        """How many jobs of each role each capture has, as the words of a sweep: a field for each
-        role, so that laws of it say when a job is there and how often."""
+        """A sweep with a word for each role: how many jobs of this role a capture has. Laws of this
+        sweep say when a job occurs and how often."""
         words = np.zeros((len(self.captures), len(self.names)), np.uint32)
         np.add.at(words, (self.capture, self.of), 1)
         rows = []
@@ -253,7 +257,7 @@ def _roles_of(
     return Roles(CaptureSet(captures), tuple(names), of, capture, task, index, counts)
 
 
-# Kinds
+# Kinds: how a field divides the jobs of a block
 
 
 def kinds_of(capture: Capture) -> list[str]:
@@ -270,8 +274,8 @@ def _kinds(
     name: Name | None,
     named: bool = False,
 ) -> list[str]:
-    """Return the kind of each job in ``every`` (number of the capture, task): the name or label
-    that it was given, else the kind that ``_kinds_of_block`` finds. ``named`` is passed on."""
+    """Return the kind of each job in ``every`` (number of the capture, task): what ``name`` returns
+    for the job, or by default its label; if that is "", the kind from ``_kinds_of_block``."""
     kinds: list[str] = []
     blocks: dict[tuple[str, int], list[int]] = {}
     for place, (number, task) in enumerate(every):
@@ -303,8 +307,9 @@ def _kinds_of_block(
     stream: Array,
     named: bool = False,
 ) -> list[str]:
-    """Return the kinds of the jobs of a block, words ``(J, W)`` of the captures ``stream (J,)``;
-    with ``named`` only a field with names for its values divides them."""
+    """Return the kind of each job of a block from its ``words (J, W)`` and the number of its
+    capture, ``stream (J,)``; with ``named``, only a field with names for its values can divide the
+    jobs."""
     if registers is None:
         return [block] * len(words)
     items = []
@@ -329,29 +334,30 @@ def _kinds_of_block(
 
 
 def _text(item: Field, raw: int) -> str:
-    """Return the value of a field as part of a role's name."""
+    """Return a field's value as part of a role's name: its name, else the field and the number."""
     if item.names:
         return str(item.text(raw))
     return f"{item.name} {item.text(raw)}"
 
 
 def _dividing(items: Sequence[Field], columns: Sequence[Array], stream: Array) -> int | None:
-    """Return the number of the field that divides the jobs of a block into kinds, None if there is
-    none.
+    """Return the place in ``items`` of the field that divides the jobs of a block into kinds, None
+    if no field does.
 
-    The field has 2 to ``MOST_KINDS`` values. A field with names for its values comes first. Among
-    fields of one sort, the field that saves the most bits of all other fields is taken; a field
-    without names must save at least the share ``LEAST_SAVED``. The bits that it saves count less,
-    the more its values depend on the capture: a field that has one value in a capture and another
-    in the next describes the layer, not the job. There is no such field if fewer than half of the
-    captures have two or more jobs of the block.
+    The field has 2 to ``MOST_KINDS`` values, and fields with names for their values come first.
+    Among several, the field is taken that saves the largest share of the bits of all other fields;
+    a field without names must save more than ``LEAST_SAVED``. This share is multiplied by the share
+    of the field's bits that varies within single captures, and the field is skipped if that is at
+    most ``LEAST_OWN``: a field with one value in a capture and another in the next describes the
+    layer, not the job. No field divides if fewer than half of the captures have two or more jobs of
+    the block.
     """
     sample = np.linspace(0, len(stream) - 1, min(len(stream), MOST_SAMPLED)).astype(int)
     captures = np.unique(stream[sample], return_inverse=True)[1]
     if 2 * np.count_nonzero(np.bincount(captures) > 1) < captures.max(initial=0) + 1:
-        return None  # most captures have one such job, which needs no second name
+        return None  # most captures have one job of the block, which needs no further name
     codes = []
-    whole = []  # the bits of each field in all jobs
+    whole = []  # for each field, the number of bits that its values take in all jobs
     for column in columns:
         _, code = np.unique(column[sample], return_inverse=True)
         codes.append(code)
@@ -390,8 +396,8 @@ def _known_from(code: Array, captures: Array) -> float:
 
 
 def _entropy(code: Array, group: Array) -> float:
-    """Return the entropy of a field's values ``code (J,)`` in bits: the sum over all jobs, if the
-    number of each job's group, ``group (J,)``, is known."""
+    """Return the entropy in bits, summed over all jobs, of a field's values ``code (J,)`` within
+    the groups that ``group (J,)`` numbers."""
     width = int(code.max(initial=0)) + 1
     table = np.bincount(group * width + code, minlength=width * (int(group.max(initial=0)) + 1))
     table = table.reshape(-1, width)
@@ -414,7 +420,7 @@ def _bits(code: Array, group: Array) -> float:
     return _entropy(code, group) + float(tables)
 
 
-# Runs and columns
+# Runs and columns: how the streams become one merged stream
 
 
 def _columns(streams: Sequence[Sequence[str]]) -> tuple[list[str], list[Array]]:
@@ -426,10 +432,10 @@ def _columns(streams: Sequence[Sequence[str]]) -> tuple[list[str], list[Array]]:
         if key not in plain:
             plain[key] = _without_runs(key)
     often = Counter(plain[tuple(stream)][0] for stream in streams)
-    # streams shared by most captures come first; columns that rarer streams add go around them
+    # the streams that most captures share are merged first, so their columns set the order
     shapes = sorted(often, key=lambda shape: (-often[shape], -len(shape), shape))
-    kinds: list[str] = []  # the kind of each column
-    order: list[int] = []  # the columns as they stand in the merged stream
+    kinds: list[str] = []  # The kind of each column, in the order in which columns are made.
+    order: list[int] = []  # The numbers of the columns, in the order of the merged stream.
     held: dict[tuple[str, ...], list[int]] = {}
     for shape in shapes:
         held[shape] = _merge(shape, kinds, order)
@@ -443,9 +449,9 @@ def _columns(streams: Sequence[Sequence[str]]) -> tuple[list[str], list[Array]]:
 
 
 def _without_runs(stream: tuple[str, ...]) -> tuple[tuple[str, ...], Array]:
-    """Return the stream with each repeated unit only once, and for each job of the original stream
-    its position in the shortened one. Short units are looked for first. After each length of unit
-    that was found, the search starts again with units of one job."""
+    """Return the stream with each repeated unit only once, and for each job of the given stream its
+    position in the shortened stream. Short units are looked for first. When runs are found, they
+    are shortened, and the search starts again with units of one job."""
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(stream))}
     codes = np.array([numbers[kind] for kind in stream], np.int64)
     at = np.arange(len(codes))

@@ -1,4 +1,4 @@
-"""Sources: each turns the parameters of a layer into a capture, with a driver of ours or with a
+"""Sources: each turns the parameters of a layer into a capture, with a target's ``lower`` or with a
 compiler."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from npulab.support.processes import arguments, execute
 
 OUTCOMES = ("captured", "refused", "failed", "hang")
 MODEL, OUT = "{model}", "{out}"
-OF_TARGETS = ("dtype", "ratio")  # what a target allows that is no parameter of a layer
-WORDS = 400  # most characters of a source's message that are kept
+OF_TARGETS = ("dtype", "ratio")  # These names in a target's ``allowed`` are no layer parameters.
+WORDS = 400  # At most this many characters of a source's message are kept.
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,7 @@ class Compiler:
             return ""
         with tempfile.TemporaryDirectory(prefix="npulab-") as folder:
             printed = Path(folder) / "version"
-            # the shell is there only to send the output to a file
+            # the shell only sends the program's output to a file
             shell = "sh", "-c", '"$@" > "$0" 2>&1', str(printed)
             execute("version", (*shell, *arguments("version", self.version)), self.timeout)
             lines = []
@@ -222,7 +222,8 @@ def reader_of(name: str) -> Callable[[Path], Capture]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """A function that can be sent to another process: it knows the target by its name."""
+    """The function that ``reader_of`` returns; it can be sent to another process, because it holds
+    only the target's name."""
 
     name: str
 
@@ -241,8 +242,8 @@ class _Reader:
 
 
 def _cases(known: Target, path: Path) -> list[Capture | ValueError]:
-    """What a file or folder holds for a target, as a case folder or by the target's importers: its
-    captures, and a ValueError for each broken one."""
+    """The captures of a target in a path that is a case folder, or a dump that an importer of the
+    target recognises; in place of each broken capture a ValueError."""
     if (path / DESCRIPTION).is_file():
         try:
             found = store.read_folder(path)
@@ -270,7 +271,7 @@ def _first(out: Path) -> Capture:
             try:
                 found = store.load_all(path)
             except ValueError as error:
-                if path.is_dir():  # for a file the error only says that no target reads it
+                if path.is_dir():  # a file's error only says that no target reads the file
                     errors.append(error)
                 continue
             if len(found):
@@ -302,11 +303,11 @@ def answers(
     executor: Workers = None,
     stop: Event | None = None,
 ) -> Iterator[tuple[int, Answer]]:
-    """Yield (number, answer) for several layers, in the order of ``rows``, whatever the workers of
-    the executor.
+    """Yield (number of the row, answer) for the layers whose parameters are ``rows``, in the order
+    of the rows.
 
-    The numbers are those of the rows; some may be missing after a ``stop``, as ``ordered`` says. A
-    layer that ends its worker again and again gives the outcome "failed". Raises as ``ordered``.
+    If ``stop`` is set, the answers of rows that have not begun are missing, as ``ordered`` says. A
+    layer that ended its worker three times has the outcome "failed". Raises as ``ordered``.
 
     >>> rows = [{"input_h": 8}, {"input_h": 0}]
     >>> [(number, answer.outcome) for number, answer in answers(Lowered("vivante"), rows, 0)]
@@ -321,13 +322,14 @@ def _ask(source: Source, seed: int, row: Mapping[str, float]) -> Answer:
 
 
 def _lost(row: Mapping[str, float], reason: str) -> Answer:
-    """The answer for a layer that no worker survived."""
+    """The answer "failed" for a layer that ended each worker that was given it."""
     return Answer("failed", text=reason[:WORDS])
 
 
 def _observed(capture: Capture) -> dict[str, float]:
-    """Sizes that a capture shows besides its words: the bytes of each buffer, and the number of
-    jobs of each block. Input, output and a recorded stream of commands are left out."""
+    """Sizes that a capture shows besides its words: ``NAME_bytes`` of each buffer, and the number
+    of jobs of each block, ``BLOCK_jobs`` (block in small letters). The buffers ``input``,
+    ``output`` and ``stream`` are left out."""
     observed = {}
     for name, data in capture.buffers.items():
         if name not in ("input", "output", "stream"):

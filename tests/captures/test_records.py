@@ -157,8 +157,8 @@ def test_fields_of_one_and_of_several_records_are_changed() -> None:
     ("given", "error", "words"),
     [
         (("tops", 0, {}), LookupError, "got buffer 'tops', its maps say of records in ops"),
-        (("ops", 3, {"dst": 0}), LookupError, "buffer ops: record: got 3, it has 0 to 2"),
-        (("ops", -1, {"dst": 0}), LookupError, "buffer ops: record: got -1, it has 0 to 2"),
+        (("ops", 3, {"dst": 0}), LookupError, "buffer ops: record: got 3, allowed is 0 to 2"),
+        (("ops", -1, {"dst": 0}), LookupError, "buffer ops: record: got -1, allowed is 0 to 2"),
         (("ops", "1", {"dst": 0}), TypeError, "record: got str '1', allowed is a number, a slice"),
         (("ops", [0.5], {"dst": 0}), TypeError, "record: got list of 1, allowed is a number"),
         (("ops", [True], {"dst": 0}), ValueError, r"got a mask of shape \(1,\), allowed is one of"),
