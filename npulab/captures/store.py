@@ -45,10 +45,10 @@ from npulab.support.files import need_file, read_bounded, read_json, write_folde
 from npulab.support.refuse import near, need, need_path, reason, refuse_if, refusing
 from npulab.support.text import one_line
 
-# keys of a job, each of which names the file with the job's words or writes; a job has one of these
+# A job in capture.json has one of these keys, which names the file with its words or writes.
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")
-MOST_BYTES = 2**30  # most bytes of each file next to the description
-MOST_NAMED = 12  # most cases that an error text names
+MOST_BYTES = 2**30  # Each file beside capture.json has at most this many bytes.
+MOST_NAMED = 12  # An error text names at most this many cases.
 FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
@@ -57,9 +57,8 @@ KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     """The capture in a case folder, or one case of a foreign dump that a target recognises.
 
-    Raises FileNotFoundError; ValueError (file and reason) for a folder, dump or case that is
-    broken; and LookupError with the names if a dump holds several cases and ``case`` names none of
-    them.
+    Raises FileNotFoundError; ValueError (file and reason) for a broken folder, dump or case; and
+    LookupError, which lists the cases, if a path holds several and ``case`` names none of them.
     """
     need_path("load", path)
     need("load: case", case, (str, type(None)), "is the name of a case")
@@ -78,8 +77,8 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
 
 
 def _which_case(path: Path, case: str | None, names: Sequence[str]) -> str:
-    """The error text if a dump holds several cases and none was named, or if no case has the given
-    name."""
+    """The error text if a path holds several cases and ``case`` is None, or if no case has the name
+    ``case``."""
     if not names:
         return holds_none(path)
     listed = ", ".join(names[:MOST_NAMED])
@@ -111,7 +110,7 @@ def load_all(path: str | os.PathLike[str]) -> CaptureSet:
 
 
 def _unbroken(cases: Mapping[str, Capture | ValueError]) -> CaptureSet:
-    """The captures among cases; raises the first error if every case is broken."""
+    """The captures among ``cases``, without errors; raises the first error if all are errors."""
     captures = tuple(case for case in cases.values() if isinstance(case, Capture))
     errors = [case for case in cases.values() if isinstance(case, ValueError)]
     if errors and not captures:
@@ -120,8 +119,8 @@ def _unbroken(cases: Mapping[str, Capture | ValueError]) -> CaptureSet:
 
 
 def load_cases(path: str | os.PathLike[str]) -> dict[str, Capture | ValueError]:
-    """Every capture under a folder, or in a foreign dump, by its relative path or name; a broken
-    case of a dump is represented by its ValueError.
+    """Every capture by its name: the relative path under a folder, or the case in a foreign dump.
+    In place of a broken case of a dump stands its ValueError.
 
     Raises as ``load_all`` for a broken case folder or a broken dump.
     """
@@ -140,24 +139,23 @@ class Case(NamedTuple):
     """A capture that is read only when ``read`` is called; it can be sent to another process."""
 
     reader: Callable[[], Capture]
-    of_dump: bool  # a case of a dump, not a case folder
+    of_dump: bool  # True for a case of a dump, False for a case folder
 
     @refusing()
     def read(self, chip: str | None = None) -> Capture:
         return on_chip(self.reader(), chip)
 
     def torn(self, error: Exception) -> bool:
-        """True if an error of ``read`` means that the case itself is broken, and not that the
-        caller asked for something that does not exist."""
+        """True if an error of ``read`` means that this case of a dump is broken: any error but a
+        LookupError, such as for an unknown chip. False for a case folder."""
         return self.of_dump and not isinstance(error, LookupError)
 
 
 def unloaded(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]:
-    """Every capture under a folder or in a foreign dump, as a ``Case`` that is not read yet, by its
-    relative path or name.
+    """Every capture as a ``Case`` that is not read yet, by its name: the relative path under a
+    folder, or the case in a foreign dump.
 
-    Raises as ``case_readers``; and ValueError for a folder without captures, unless ``empty`` is
-    True.
+    Raises as ``case_readers``; and ValueError for a path without captures, unless ``empty``.
     """
     path = Path(path)
     cases: dict[str, Case] = {}
@@ -194,9 +192,9 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
     """The readers of a foreign dump, by case: each returns the capture of its case or raises
     ValueError, and can be sent to another process.
 
-    For a folder that no target recognises they are the readers of the files in it, named ``file``
-    or, if a file has several cases, ``file/case``. Raises as ``load_all`` for an error that
-    concerns every case.
+    For a folder that no target recognises, the dumps that are files in the folder are read, and the
+    names are ``file`` or, if a file has several cases, ``file/case``. Raises ValueError for a path
+    that no target recognises and for a dump of which no case can be read.
     """
     path = Path(path)
     need_there(path)
@@ -221,7 +219,7 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
 
 
 def _recognised(path: Path) -> dict[str, Callable[[], Capture]] | None:
-    """The readers of a dump by case, if a target recognises it; None if no target does."""
+    """The readers of a dump by case; None if no target recognises the path as a dump."""
     importer = recognising(path)
     if importer is None:
         return None
@@ -250,8 +248,8 @@ def _readers_in_folder(folder: Path) -> dict[str, Callable[[], Capture]]:
 
 
 def _readers_of_file(file: Path) -> dict[str, Callable[[], Capture]]:
-    """The readers of a file by case, none if no target recognises it; for a broken file one reader
-    that raises its error, so that other files can be read."""
+    """The readers of a file by case, none if no target recognises the file. A broken file has one
+    reader, "", which raises the file's error, so that other files can be read."""
     try:
         with refusing():
             return _recognised(file) or {}
@@ -335,8 +333,8 @@ def _capture(folder: Path, description: Any) -> Capture:
 
 
 def _names(description: Mapping[str, Any]) -> set[str]:
-    """The names of all files that a description of a capture mentions: those of its buffers and of
-    its jobs."""
+    """The names of all files of buffers and jobs in ``description``, the contents of a
+    capture.json."""
     out = {_of(name, "buffers", str) for name in _need(description, "buffers", dict).values()}
     for first in _need(description, "jobs", list):
         job: Any = first
@@ -348,8 +346,8 @@ def _names(description: Mapping[str, Any]) -> set[str]:
             job = found["start"]
         else:
             raise ValueError(
-                f"jobs: got start nested more than {MOST_STARTS} deep in a job, allowed is a depth "
-                f"of {MOST_STARTS}"
+                f"jobs: got a job with start nested more than {MOST_STARTS} deep, allowed is a "
+                f"depth of {MOST_STARTS}"
             )
     return out
 
@@ -400,25 +398,25 @@ def _job(
 
 
 def _words_at(name: str, words: Array, at: Any, count: int) -> Array:
-    """The words of a job that begin at a byte of a file of several jobs."""
+    """The ``count`` words of a job that begin at byte ``at`` of a file of several jobs."""
     whole = isinstance(at, int) and not isinstance(at, bool)
     if not whole or at % 4 or not 0 <= at <= 4 * (len(words) - count):
         raise ValueError(
-            f"{name}: got {AT} {at!r}, allowed is a multiple of 4 with {count} words behind it in "
-            f"{4 * len(words)} bytes"
+            f"{name}: got {AT} {at!r}, allowed is a multiple of 4 from which {count} words follow "
+            f"in the file's {4 * len(words)} bytes"
         )
     return words[at // 4 : at // 4 + count]
 
 
 def _pairs(kind: str, d: Mapping[str, Any], files: Mapping[str, bytes]) -> Writes:
-    """The pairs of numbers in the file that a job names under ``kind``, or under ``kind`` + "64";
-    () if it names none."""
+    """The pairs of numbers, 32 bits each, in the file that a job's key ``kind`` names, or of 64
+    bits in that of ``kind`` + "64"; () if the job has neither key."""
     for key, words in ((kind, np.dtype("<u4")), (kind + WIDE, np.dtype("<u8"))):
         if key in d:
             if len(files[d[key]]) % (2 * words.itemsize):
                 raise ValueError(
-                    f"{d[key]}: got {len(files[d[key]])} bytes, allowed is a number "
-                    f"that fills pairs of {8 * words.itemsize}-bit words, (offset, value)"
+                    f"{d[key]}: got {len(files[d[key]])} bytes, allowed are whole pairs "
+                    f"(offset, value) of {8 * words.itemsize}-bit words"
                 )
             pairs = np.frombuffer(files[d[key]], words).reshape(-1, 2).tolist()
             return tuple((first, second) for first, second in pairs)
@@ -437,8 +435,8 @@ def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
     got = hashlib.sha256(data).hexdigest()
     if name not in sums or sums[name] != got:
         raise ValueError(
-            f"{name}: got sha256 {got}, {DESCRIPTION} says {sums.get(name, 'nothing')}; if it "
-            "was changed on purpose, save it anew with npulab.save"
+            f"{name}: got sha256 {got}, {DESCRIPTION} says {sums.get(name, 'nothing')}; if the "
+            "file was changed on purpose, correct the sha256 there"
         )
     return data
 
@@ -454,7 +452,7 @@ def _address(name: str, text: Any) -> int:
 
 def _need(description: Mapping[str, Any], name: str, kind: type) -> Any:
     if name not in description:
-        raise ValueError(f"{name}: is missing, a capture has it as {KINDS[kind]}")
+        raise ValueError(f"{name}: is missing, a capture.json has it as {KINDS[kind]}")
     return _of(description[name], name, kind)
 
 

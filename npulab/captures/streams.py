@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from npulab.captures.capture import Job
 
 Writes = Sequence[tuple[int, int]]
-PAIR = 16  # bytes of a write, as ``_as_pairs`` packs it: offset and value with 64 bits each
+PAIR = 16  # bytes of one write, offset and value with 64 bits each, as ``_as_pairs`` packs it
 WORD_BYTES = 4
-# fewest bytes of words that are searched for in a buffer: fewer may be there by chance
+# words of jobs are searched for in a buffer if they have at least this many bytes in all, because
+# fewer may be in the buffer by chance
 LEAST = 16
 
 
@@ -96,11 +97,11 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
     """Compare a command stream with the jobs that were recorded with it.
 
     ``data`` is the stream, and ``writes`` returns the register writes (offset, value) in words of
-    it. They are equal if the stream holds the writes of each job, and of the job that starts it, as
-    an unbroken run. They are also equal if the stream holds all writes of some jobs and no other
-    writes; the jobs that it does not hold are ``absent``. Jobs without register writes, and jobs
-    with writes that change only some bits of a register, are not compared. Raises ValueError if the
-    stream cannot be read.
+    it. Stream and jobs are equal if the stream holds the writes of each job, and of the job that
+    starts it, as an unbroken run. They are also equal if the stream holds all writes of some jobs
+    and no other writes; the jobs that the stream does not hold are ``absent``. Jobs without
+    register writes, and jobs with writes that change only some bits of a register, are not
+    compared. Raises ValueError if the stream cannot be read.
     """
     parts = _written(jobs)
     if not parts:
@@ -110,10 +111,10 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
     words = np.frombuffer(data, "<u4")
     found = list(writes(words))
     every = _as_pairs(found)
-    # the jobs that were found; key: the number of its first write in the stream, value: the
-    # number of its writes
+    # for each job found in the stream; key: the place of its first write among the stream's
+    # writes, value: how many writes it has
     places: dict[int, int] = {}
-    # (number of the job, its writes, the number of the write at which they should begin)
+    # for each job not found: its number, its writes, the place in the stream where they should be
     missing: list[tuple[int, Writes, int]] = []
     present: set[int] = set()
     end = 0
@@ -138,7 +139,7 @@ def held_against(jobs: Sequence[Job], data: bytes, writes: Callable[[Array], Wri
 def _written(jobs: Sequence[Job]) -> list[tuple[int, Writes]]:
     """Return (number of the job, register writes) for each job and for each ``start`` of a job.
 
-    What has no writes, or has a write that changes only some bits of a register, is left out.
+    A job without writes, or with a write that changes only some bits of a register, is left out.
     """
     out: list[tuple[int, Writes]] = []
     for task, job in enumerate(jobs):
@@ -155,10 +156,11 @@ def _as_pairs(writes: Writes) -> bytes:
 
 
 def _number_of(every: bytes, own: bytes, used: Collection[int]) -> int | None:
-    """Return the number of the write in a stream at which a job's writes begin, None if nowhere.
+    """Return the place, counted in writes, at which a job's writes begin in a stream; None if the
+    stream does not hold them.
 
     ``own`` are the job's writes and ``every`` all writes of the stream, both from ``_as_pairs``.
-    Numbers in ``used`` are skipped: another job's writes were found there.
+    Places in ``used`` are skipped, because another job's writes begin there.
     """
     at = every.find(own)
     while at >= 0:
@@ -170,7 +172,7 @@ def _number_of(every: bytes, own: bytes, used: Collection[int]) -> int | None:
 
 
 def _equal_start(own: Writes, found: Writes) -> int:
-    """The number of equal writes at the start of two sequences of writes."""
+    """How many writes at the start of two sequences of writes are equal."""
     count = 0
     for wanted, got in zip(own, found, strict=False):
         if wanted != got:
@@ -180,7 +182,7 @@ def _equal_start(own: Writes, found: Writes) -> int:
 
 
 def _end_of(words: Array, writes: Callable[[Array], Writes], count: int) -> int:
-    """The offset in bytes at which the first ``count`` writes of a stream end."""
+    """The byte offset in a stream at which its first ``count`` writes end."""
     low, high = 0, len(words)
     while low < high:
         middle = (low + high) // 2
@@ -192,7 +194,7 @@ def _end_of(words: Array, writes: Callable[[Array], Writes], count: int) -> int:
 
 
 def _count(words: Array, writes: Callable[[Array], Writes]) -> int:
-    """The number of whole writes in a part of a stream; the part may end inside a command."""
+    """How many whole writes the first words of a stream hold; these may end inside a command."""
     for end in range(len(words), 0, -1):
         try:
             return len(writes(words[:end]))

@@ -41,27 +41,28 @@ from npulab.support.refuse import near, need, need_path, refuse_if, refusing, sh
 from npulab.support.text import part_said, plural, six_digits
 
 SUFFIX = ".npz"
-STORE = ".store"  # end of the name of a folder of Parquet parts
+STORE = ".store"  # end of the name of a store, a folder of Parquet parts
 SUFFIXES = (SUFFIX, STORE)
 HEAD = "store.json"  # the file that makes a folder a store
 ARRAYS = ("words", "parameters", "names")
-# texts of a sweep; each is a field of Sweep
+# the fields of Sweep that are texts and say where the captures come from
 SWEEP_TEXTS = ("target", "chip", "block", *TEXTS, "looked_at")
-# name of the array with the sha256 of all other arrays; files that numpy or an older version of
-# npulab wrote lack it
+# the name of the array in a sweep's file that has the sha256 of all other arrays; files written by
+# numpy or by an older version of npulab lack this array
 SUM = "sha256"
-VERSION = 1  # the version of the file format; files of npulab 0.1 do not state it
-STATED = "version"  # name of the array that states it
+VERSION = 1  # This is the version of the file format.
+STATED = "version"  # The array of this name states the version; files of npulab 0.1 lack it.
 MEMBERS = (*ARRAYS, *SWEEP_TEXTS, STATED, SUM)
-# the most bytes of a sweep's file, and of its unpacked arrays: 60,000 captures of 1,000 words fit
+# a sweep's file has at most this many bytes, and so have its unpacked arrays in all: 60,000
+# captures of 1,000 words fit
 MOST_BYTES = 2**28
 WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
-WHOLE = 2**53  # parameters are float64 in a file, which holds whole numbers exactly up to this one
-MOST_LISTED = 16  # most elements of a list that becomes columns; a longer list is a tensor
-MOST_PARAMETERS = 2**18  # most columns of a sweep; each is an array of its own
-NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # versions of npy files that numpy writes
-LAST_LETTER = 0x10FFFF  # the last code point of Unicode
-SURROGATES = (0xD800, 0xDFFF)  # code points of half letters, which are not letters
+WHOLE = 2**53  # A file holds parameters as float64, which is exact up to this whole number.
+MOST_LISTED = 16  # A list with more elements is a tensor and becomes no columns.
+MOST_PARAMETERS = 2**18  # A sweep has at most this many columns, each an array in memory.
+NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # numpy writes npy files of these versions.
+LAST_LETTER = 0x10FFFF  # This is the last code point of Unicode.
+SURROGATES = (0xD800, 0xDFFF)  # From first to last, these code points are halves of letters.
 AXES = {
     "kernel": "hw",
     "stride": "hw",
@@ -69,8 +70,8 @@ AXES = {
     "input_shape": "hwc",
     "output_shape": "hwc",
 }
-STAMP = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that the same sweep gives the same bytes
-PART = re.compile(r"\d+ of (?=\d+ )")  # what a selection of rows puts before ``looked_at``
+STAMP = (1980, 1, 1, 0, 0, 0)  # All members have this date, so equal sweeps give equal bytes.
+PART = re.compile(r"\d+ of (?=\d+ )")  # A selection of rows puts this in front of ``looked_at``.
 CELL = "style='text-align:left'"
 
 
@@ -78,17 +79,16 @@ CELL = "style='text-align:left'"
 class Sweep:
     """Many captures of one target with the parameters of their layers.
 
-    ``words`` are ``(N, W) uint32``: the words of one job of each of the N captures. If these are
-    not all jobs that the captures have, ``looked_at`` says how many of how many they are: "60 jobs
-    GEMM of 823 jobs of 60 captures". Where a capture has several jobs of that role, each has a row.
-    ``parameters`` is a DataFrame of N rows, or a mapping of columns, with int64 for columns of
-    whole numbers and float64 for the others. ``target``, ``chip`` and ``block`` say what the words
-    belong to, as far as that is known, and ``registers`` is the map of that block, or None.
-    ``provenance`` is one of ``capture.PROVENANCES`` or empty. ``sweep[:100]``, or an index or mask
-    of rows, is a sweep of those captures.
+    ``words`` are ``(N, W) uint32``, a row for one job of each capture, or for each job of one role.
+    If the captures have further jobs, ``looked_at`` says which jobs the rows are: "60 jobs GEMM of
+    823 jobs of 60 captures". ``parameters`` is a DataFrame of N rows, or a mapping of columns, with
+    int64 for columns of whole numbers and float64 for the others. ``target``, ``chip`` and
+    ``block`` say what the words belong to, or are empty if that is not known; ``registers`` is the
+    map of that block, or None. ``provenance`` is one of ``capture.PROVENANCES`` or empty.
+    ``sweep[:100]``, or an index or mask of rows, is a sweep of those rows.
 
     Raises ValueError (what, got, allowed) if words and parameters have different numbers of rows,
-    or are not finite numbers.
+    if a word is no whole number of 32 bits, and if a parameter is no finite number.
 
     >>> Sweep([[1, 0], [3, 0]], {"input_w": [8, 16]}, name="two")
     Sweep(two: 2 captures of 2 words, 1 bit varies, 1 parameter)
@@ -142,7 +142,7 @@ class Sweep:
     @property
     def texts(self) -> dict[str, str]:
         """The texts that say where the captures come from, by name: target, chip, block,
-        provenance, source, tool, date; and ``looked_at`` if not all jobs are."""
+        provenance, source, tool, date; and ``looked_at`` if the captures have further jobs."""
         found = {name: getattr(self, name) for name in SWEEP_TEXTS}
         if not self.looked_at:
             del found["looked_at"]
@@ -175,16 +175,15 @@ class Sweep:
 
     @property
     def unit(self) -> str:
-        """The word for a row: "capture", or "job" if not all jobs of the captures are looked
-        at."""
+        """What a row is called: "capture", or "job" if the captures have further jobs."""
         if self.looked_at:
             return "job"
         return "capture"
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of captures (of jobs, if not all jobs are looked at), words and
-        parameters."""
+        """How many rows ("captures", or "jobs" as ``unit`` says), "words" and "parameters" there
+        are, by these names."""
         return {
             f"{self.unit}s": len(self),
             "words": self.words.shape[1],
@@ -192,7 +191,7 @@ class Sweep:
         }
 
     def __len__(self) -> int:
-        """The number of captures, N."""
+        """The number of rows, N."""
         return len(self.words)
 
     def __getitem__(self, which: Any) -> Sweep:
@@ -263,14 +262,14 @@ def load_sweep(
     A store of more than 1,048,576 captures is not read at once: ``open_store`` of
     ``npulab.captures.sweep_store`` opens it.
 
-    The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
-    may have the texts target, chip, block, provenance, source, tool, date and looked_at. No code in
-    the file is run. A parameter that the file calls by another name of ``SPELLINGS``
-    (``input_channels``) has npulab's (``input_c``). If a folder holds captures of several chips or
-    targets, ``chip`` and ``target`` choose the captures. Of captures with several jobs, ``role``,
-    ``block`` or ``job`` choose the jobs, as in ``sweep_of``. Raises FileNotFoundError; ValueError
-    (file, what, got, allowed) for a file or folder that is not a sweep; LookupError for a role,
-    block or job that the captures do not have.
+    An npz file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``,
+    and may have the texts target, chip, block, provenance, source, tool, date and looked_at. No
+    code in the file is run. A parameter with another name of ``SPELLINGS`` (``input_channels``)
+    gets npulab's name (``input_c``). If a folder holds captures of several chips or targets,
+    ``chip`` and ``target`` choose captures. If captures have several jobs, ``role``, ``block`` or
+    ``job`` choose jobs, as in ``sweep_of``. Raises FileNotFoundError; ValueError (file, what, got,
+    allowed) for a file or folder that is not a sweep; LookupError for a role, block or job that the
+    captures do not have.
     """
     need_path("load_sweep", path)
     path = Path(path)
@@ -286,7 +285,7 @@ def load_sweep(
                 "is a folder of captures, which have jobs",
             )
         if stored:
-            # stores are made of sweeps: their module imports this one
+            # the module of stores imports this module
             from npulab.captures.sweep_store import open_store
 
             return open_store(path).read()
@@ -299,8 +298,8 @@ def load_sweep(
 def load_captures(
     path: str | os.PathLike[str], chip: str | None = None, target: str | None = None
 ) -> list[Capture]:
-    """The captures in a folder or foreign dump that are of a chip and a target; raises ValueError
-    if there are none."""
+    """The captures in a folder or foreign dump, only those of ``chip`` and of ``target`` if these
+    are given; raises ValueError if there are none."""
     _need_choice("load_sweep", chip, target)
     every = load_all(path)
     path = Path(path)
@@ -360,8 +359,8 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
     for name, column in sweep.parameters.items():
         if column.dtype.kind == "i" and max(abs(int(column.min())), abs(int(column.max()))) > WHOLE:
             raise ValueError(
-                f"{path}: parameters: got {name} past 2**53, allowed are whole numbers up to "
-                "2**53, which float64 holds exactly"
+                f"{path}: parameters: got {name} beyond 2**53, allowed are whole numbers of at "
+                "most 2**53, which float64 holds exactly"
             )
     arrays = {
         "words": sweep.words.astype("<u4"),
@@ -390,8 +389,8 @@ def _is_zip(path: Path) -> bool:
 
 
 def is_sweep(path: str | os.PathLike[str]) -> bool:
-    """True if a path is a store, or an npz file that is a sweep or may be a broken one: False only
-    for a zip archive without words, another suffix, or no file."""
+    """True if a path is a store, an npz file with words, or a broken npz file; False for an npz
+    file without words, a file with another suffix, and any other path."""
     path = Path(path)
     if (path / HEAD).is_file():
         return True
@@ -428,21 +427,21 @@ def sweep_of(
     """A sweep of captures: the words of one job of each, and their ``parameters`` as columns of
     numbers.
 
-    The job is the main job of each capture; or ``role`` takes all jobs of a role that
+    By default, the job is the main job of each capture. ``role`` takes all jobs of a role that
     ``npulab.roles(captures)`` lists, ``block`` those of the only role of a block, and ``job`` the
-    job of this number of each capture. If the captures have further jobs, ``looked_at`` of the
-    sweep says so.
+    job of this number in each capture. If the captures have further jobs, ``looked_at`` of the
+    sweep says which jobs were taken.
 
     A mapping inside a parameter becomes columns ``name_inner``; a list becomes ``name_0``,
     ``name_1``, ..., or ``stride_h`` and ``stride_w`` if its axes are known. A list of more than 16
     numbers, or of different lengths in different captures (scales per channel), is a tensor and
     left out; so is a list of records, which describes tensors. A text becomes a column of 0 and 1
-    for each of its values but one (``activation_relu6``, 0 if there is no activation); those of
-    ReLU and of padding "same" are called ``relu`` and ``same``. A text that is the same in all
-    captures is left out.
+    for each of its values (``activation_relu6``), except the last by name, or except None if a
+    capture has None. The columns of ReLU and of padding "same" are called ``relu`` and ``same``. A
+    text that is the same in all captures is left out.
 
-    Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length
-    or provenance, and for a parameter that some captures lack; the error names one of these
+    Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, number
+    of words or provenance, and for a parameter that some captures lack; the error names one of the
     captures. Raises LookupError for a role, block or job that the captures do not have.
     """
     found: tuple[Any, ...] = (captures,)
@@ -465,7 +464,7 @@ def sweep_of(
         tasks = [capture.task_of(job) for capture in found]
         return sweep_of_jobs(found, tuple(enumerate(tasks)), f"number {job}", name)
     if given:
-        # roles are made of sweeps: their module imports this one
+        # the module of roles imports this module
         from npulab.captures.roles import roles
 
         known = roles(found)
@@ -491,9 +490,9 @@ def sweep_of_jobs(
     name: str = "",
     kind: str = "job",
 ) -> Sweep:
-    """A sweep of some jobs, each the number of its capture and its task, with the parameters of
-    their captures; ``kind`` and ``label`` say which jobs they are, where they are not all jobs of
-    the captures. Raises as ``sweep_of``."""
+    """A sweep of ``jobs``, each (number of its capture, task), with the parameters of their
+    captures. If the captures have further jobs, ``looked_at`` calls the jobs "KIND LABEL". Raises
+    as ``sweep_of``."""
     numbers, places = np.unique([number for number, _ in jobs], return_inverse=True)
     held = tuple(captures[number] for number in numbers.tolist())
     of_job = []
@@ -551,7 +550,7 @@ def _shared(capture: Capture, job: Job) -> dict[str, object]:
 
 
 def _advice(what: str, value: object = "") -> str:
-    """The end of an error text: how to take only those captures that make one sweep."""
+    """The end of an error text that says how to take only captures with the same ``what``."""
     folder = f"a folder with those that have {what} alone"
     if value:
         folder = f"a folder with those of one {what} alone"
@@ -631,11 +630,11 @@ def _refuse_many(count: int) -> None:
 
 
 def _numbers_of(name: str, column: pd.Series) -> Array:
-    """The values of a column as ``_as_numbers`` gives them; at once if they are numbers of numpy
-    that int64 or float64 holds."""
+    """The values of a column as ``_as_numbers`` gives them, without a loop if they are numbers of
+    numpy below 2**63."""
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "if":
         values = column.to_numpy()
-        # the ends of int64 are judged number by number
+        # float64 is not exact near the ends of int64, so such numbers are judged one by one
         if not np.all(np.abs(values.astype(np.float64)) < 2.0**63):
             return _as_numbers(name, values.tolist())
         if values.dtype.kind == "i" or np.all(np.trunc(values) == values):
@@ -686,8 +685,8 @@ def _read_npz(path: Path) -> Sweep:
         stated = None
         if SUM in arrays:
             stated = arrays.pop(SUM).item()
-        # if the directory of a damaged file has lost the entry of the sum, its name is still in the
-        # bytes
+        # if a damaged file's zip directory has lost the entry of the checksum, the entry's name is
+        # still in the bytes
         lost = stated is None and f"{SUM}.npy".encode() in data
         refuse_if(
             lost, SUM, "none in the directory", "is that of the content; it was changed or damaged"
@@ -696,8 +695,8 @@ def _read_npz(path: Path) -> Sweep:
             refuse_if(name not in arrays, name, "none", f"is a file with {', '.join(ARRAYS)}")
         if stated is not None and stated != _sum(arrays):
             raise ValueError(
-                f"{SUM}: got {stated!r:.80}, the file's content has another; it was changed or "
-                "damaged"
+                f"{SUM}: got {stated!r:.80}, allowed is that of the file's content, which was "
+                "changed or damaged"
             )
         version = arrays.pop(STATED, np.array(VERSION)).tolist()
         refuse_if(version != VERSION, STATED, version, f"is {VERSION}")
@@ -705,10 +704,10 @@ def _read_npz(path: Path) -> Sweep:
 
 
 def _members(data: bytes) -> dict[str, Array]:
-    """The arrays of an npz file by name; the checksum of each is compared.
+    """The arrays of an npz file by name; the CRC-32 that the zip archive has of each is compared.
 
-    Raises ValueError, before anything is unpacked, for bytes that are not an npz file, an array
-    that no sweep has, and arrays that are larger than allowed.
+    Raises ValueError before anything is unpacked for bytes that are not an npz file, an array that
+    no sweep has, and arrays of more than ``MOST_BYTES`` in all; later for a broken array.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
@@ -737,8 +736,8 @@ def _members(data: bytes) -> dict[str, Array]:
 
 
 def npy_array(name: str, data: bytes, written: str = f"{WRITERS} write") -> Array:
-    """The array in the bytes of an npy file called ``name``, which is what ``written`` says; raises
-    ValueError if they are not an npy file, or if any byte is left over."""
+    """The array in ``data``, the bytes of an npy file; raises ValueError, which begins with
+    ``name`` and ends with ``written`` ("X writes"), if they are anything but one whole npy file."""
     member = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(member)
@@ -752,13 +751,13 @@ def npy_array(name: str, data: bytes, written: str = f"{WRITERS} write") -> Arra
         if version == (1, 0):
             head = np.lib.format.read_array_header_1_0
         shape, by_column, dtype = head(member)
-    except Exception as error:  # numpy's parser of headers raises errors of every kind
+    except Exception as error:  # numpy's parser of headers may raise any error
         raise ValueError(
             f"{name}: got no npy array ({error!s:.80}), allowed is what {written}"
         ) from None
     start = member.tell()
     size = len(data) - start
-    # numpy's parser takes True for a whole number
+    # numpy's parser accepts True as the length of an axis
     plain = all(type(axis) is int and axis >= 0 for axis in shape)
     sized = dtype.itemsize and not dtype.hasobject
     if not plain or not sized or math.prod(shape) * dtype.itemsize != size:
@@ -774,7 +773,7 @@ def npy_array(name: str, data: bytes, written: str = f"{WRITERS} write") -> Arra
 
 
 def _refuse_letters(name: str, texts: Array) -> None:
-    """Raise ValueError for texts with a number that is not a letter of Unicode; numpy does not
+    """Raise ValueError for texts with a code point that no letter of Unicode has; numpy does not
     check this.
     """
     letters = texts.view(np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder))
@@ -826,9 +825,8 @@ def _sweep_of_arrays(
 
 
 def _columns(captures: tuple[Capture, ...]) -> Any:
-    """The parameters of captures as lists of numbers (one for each capture) by the name of the
-    column."""
-    # values by the name of the parameter and the number of the capture
+    """The parameters of captures as columns by name: lists of numbers, one for each capture."""
+    # key: the name of the parameter, then the number of the capture
     values: dict[str, dict[int, Any]] = {}
     for number, capture in enumerate(captures):
         for name, value in _leaves(capture.parameters):
@@ -860,8 +858,8 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
 
 
 def _leaves(values: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (full name, value) for every value that is not a mapping; lists of records are left
-    out."""
+    """Yield (``outer_inner`` name, value) for every value inside nested mappings; lists of records
+    are left out."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{front}{name}_")
@@ -887,7 +885,7 @@ def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[st
             if kinds == {"something else"} or not abs(value) < np.inf:
                 raise ValueError(
                     f"captures: got {name} {value!r:.80} of {case}, allowed are finite numbers, "
-                    "texts and lists of them"
+                    "texts, and lists of these"
                 )
         yield name, values
 
@@ -907,8 +905,8 @@ def _refuse_kinds(name: str, values: list[Any], cases: list[str]) -> None:
 def _columns_of_lists(
     name: str, arrays: list[Array], cases: list[str]
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield (name, numbers) for each place in the lists, if they are short and of one shape; longer
-    lists are tensors and give no column."""
+    """Yield (name, a number for each capture) for each place in the lists of one parameter. Lists
+    of more than ``MOST_LISTED`` numbers or of several shapes are tensors and give nothing."""
     shape = arrays[0].shape
     if arrays[0].size > MOST_LISTED or any(array.shape != shape for array in arrays):
         return
@@ -946,8 +944,8 @@ def _list(value: list[Any]) -> Array:
 
 
 def _all_of(texts: Iterable[str]) -> str:
-    """The different texts of the captures, joined, if there are at most 3; else how many there
-    are."""
+    """The different texts joined by commas, or how many they are if more than 3; empty texts are
+    left out."""
     different = [*dict.fromkeys(filter(None, texts))]
     if len(different) <= 3:
         return ", ".join(different)

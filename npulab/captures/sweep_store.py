@@ -1,4 +1,4 @@
-"""A store: a sweep of any number of captures in a folder of Parquet parts, asked without reading
+"""A store: a sweep of any number of captures in a folder of Parquet parts, queried without reading
 all of it."""
 
 from __future__ import annotations
@@ -43,24 +43,25 @@ from npulab.support.late import pd
 from npulab.support.refuse import near, need, need_path, refuse_if, refusing
 from npulab.support.text import plural
 
-MOST_ROWS = 2**20  # most rows of a batch; 1,048,576 captures of 34 words take 143 MB of memory
-# vectors of DuckDB, of 2,048 rows each, in a sweep that an iteration gives: 10,000,000 captures of
-# 34 words were decoded with 520 MB of memory at most (bench_stores)
+MOST_ROWS = 2**20  # A batch has at most this many rows: 143 MB of memory for rows of 34 words.
+# An iteration gives sweeps of this many DuckDB vectors of 2,048 rows: 10,000,000 captures of 34
+# words were decoded with at most 520 MB of memory (bench_stores).
 AT_ONCE = 64
-MEMORY = "512MB"  # DuckDB's; what needs more, such as sorting, goes to a hidden folder on the disk
+MEMORY = "512MB"  # limit of DuckDB's memory; a sort that needs more uses a hidden folder
 THREADS = 2
-WORD = re.compile(r"w\d+")  # names of the columns of words
-# a key is the type of a column, the value DuckDB's name of it
+WORD = re.compile(r"w\d+")  # The columns of words have names of this form.
+# Key: the type of a column in the head of a store; value: DuckDB's name of this type.
 KINDS = {"int64": "BIGINT", "float64": "DOUBLE", "text": "VARCHAR"}
-CAPTURES, FIELDS = "captures", "fields"  # the tables that ``sql`` knows
-PLACE = "npulab_row"  # the column of a row's number, while rows are chosen
+CAPTURES, FIELDS = "captures", "fields"  # ``SweepStore.sql`` knows tables of these names.
+PLACE = "npulab_row"  # In queries, this column has the number of a row in its part.
 SQL = re.compile(r"[;\x00]")
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """What a store says of all its parts: ``words`` in each capture, the names of the parameters
-    and of further columns with their kinds, and the texts of its sweep."""
+    """What a store says of all its parts: the number of ``words`` in each capture, the kinds (keys
+    of ``KINDS``) of ``parameters`` and of ``others``, further columns, by column name, and the
+    ``texts`` of its sweep."""
 
     words: int
     parameters: Mapping[str, str]
@@ -117,12 +118,12 @@ def _check_kinds(key: str, kinds: Any) -> None:
 class SweepStore:
     """A sweep in a folder: the captures of all its parts, or those that ``where`` keeps.
 
-    Nothing is read before it is asked for. ``len(store)`` counts captures, ``for sweep in store``
-    gives them as sweeps of at most 131,072, in the order of the batches' names. ``where`` and
-    ``sort`` give stores of the same files, ``sample`` and ``read`` give sweeps, ``sql`` a
-    DataFrame. The parts are those that were there when the store was opened; a part is compared
-    with its checksum before it is read the first time. All of this needs DuckDB, which the extra
-    ``farm`` brings.
+    Captures are read only when they are asked for. ``len(store)`` counts captures, ``for sweep in
+    store`` gives them as sweeps of at most 131,072, in the order of the batches' names. ``where``
+    and ``sort`` give stores of the same files, ``sample`` and ``read`` give sweeps, ``sql`` a
+    DataFrame. Parts that are added to the folder after the store was opened are not seen. A part is
+    compared with its checksum before it is read the first time. Reading and writing captures needs
+    DuckDB, which the extra ``farm`` brings.
     """
 
     path: Path
@@ -132,7 +133,7 @@ class SweepStore:
     order: str = ""
     _checked: set[str] = field(default_factory=set, repr=False)
 
-    # ---- what it holds ----
+    # ---- what a store holds ----
 
     @property
     def name(self) -> str:
@@ -177,7 +178,7 @@ class SweepStore:
 
     @property
     def unit(self) -> str:
-        """The word for a row, as ``Sweep.unit``."""
+        """What a row is called, "capture" or "job", as in ``Sweep.unit``."""
         if self.looked_at:
             return "job"
         return "capture"
@@ -218,7 +219,8 @@ class SweepStore:
 
     @cached_property
     def ranges(self) -> pd.DataFrame:
-        """The range of each parameter, as ``Sweep.ranges``."""
+        """One row per parameter: its name, its least and greatest value, and the number of
+        different values (``values``)."""
         rows: list[tuple[Any, ...]] = []
         for name in self.parameters:
             column = _quoted(name)
@@ -228,7 +230,8 @@ class SweepStore:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of captures, words, parameters and parts."""
+        """How many captures, words in each capture, parameters and parts there are, by these
+        names."""
         return {
             "captures": len(self),
             "words": self.head.words,
@@ -245,11 +248,11 @@ class SweepStore:
             text += f"; where {condition}"
         return text + ")"
 
-    # ---- reading ----
+    # ---- reading captures ----
 
     @property
     def _columns(self) -> str:
-        """The columns of a sweep, words and parameters, as SQL lists them."""
+        """The names of the columns of words and parameters, as a list in SQL."""
         names = [*self.head.word_columns]
         names += map(_quoted, self.parameters)
         return ", ".join(names)
@@ -262,20 +265,20 @@ class SweepStore:
         if not self.parts:
             return
         asked = self._ask(f"select {self._columns}", self.order)
-        # an answer ends with a chunk of no rows
+        # DuckDB ends its answer with a chunk of no rows
         chunk = asked.fetch_df_chunk(AT_ONCE)
         while len(chunk):
             yield self._sweep(chunk)
             chunk = asked.fetch_df_chunk(AT_ONCE)
 
     def decode(self) -> Iterator[dict[str, Any]]:
-        """The fields' values by name, as ``RegisterMap.decode`` gives them, for one sweep of the
-        iteration after another; the parameters are there, too, under ``parameters.NAME`` if a field
-        has their name. Raises ValueError if no map of the words is known."""
+        """Yield, for each sweep of ``sweeps``, the values of fields (as ``RegisterMap.decode``
+        gives them) and of parameters as arrays by name. A parameter with the name of a field is
+        called ``parameters.NAME``. Raises ValueError if no map of the words is known."""
         registers = self.registers
         if registers is None:
             raise ValueError(
-                f"{self.path}: decode: got words of no known register map, allowed are those of a "
+                f"{self.path}: decode: got words without register map, allowed are words of a "
                 "known target, chip and block"
             )
         for sweep in self:
@@ -288,7 +291,7 @@ class SweepStore:
             yield found
 
     def read(self) -> Sweep:
-        """All captures as one sweep in memory; raises ValueError for more than 1,048,576."""
+        """All captures as one sweep in memory, at most 1,048,576; raises ValueError for more."""
         refuse_if(
             len(self) > MOST_ROWS,
             self.path,
@@ -298,8 +301,8 @@ class SweepStore:
         return self._joined([*self])
 
     def sample(self, n: int, seed: int = 0) -> Sweep:
-        """``n`` captures at random (all, if there are fewer), in the order of the store; the same
-        captures for the same ``seed`` and parts."""
+        """``n`` captures chosen at random (all, if there are fewer), in the order of the store. The
+        same ``seed`` chooses the same captures of the same parts."""
         refuse_if(n < 1, "sample", n, "is 1 or more")
         count = len(self)
         chosen = np.arange(count)
@@ -308,8 +311,8 @@ class SweepStore:
         return self.rows(chosen)
 
     def rows(self, numbers: Any) -> Sweep:
-        """The captures of these numbers in the store's order, from 0, as one sweep; raises
-        IndexError for a number that there is not."""
+        """The captures with these numbers, which count the captures from 0 in the store's order, as
+        one sweep; raises IndexError for a number that no capture has."""
         wanted = np.asarray(numbers, np.int64)
         most = len(self)
         wrong = wanted[(wanted < 0) | (wanted >= most)]
@@ -333,13 +336,12 @@ class SweepStore:
 
     @property
     def files(self) -> SweepStore:
-        """The store of all captures, in the order of the files."""
+        """The store of all captures in the order of the files, without ``where`` and ``sort``."""
         return replace(self, conditions=(), order="")
 
     def notable(self, pairs: int) -> Array:
-        """The numbers, in ``files``, of the captures with the lowest and the highest value of each
-        parameter, and of ``pairs`` pairs of captures with equal parameters (fewer, if there are
-        fewer)."""
+        """The numbers, sorted, that some captures have in ``files``: those with the lowest and the
+        highest value of each parameter, and at most ``pairs`` pairs with equal parameters."""
         place = "{'batch': batch, 'row': " + PLACE + "}"
         columns = [*map(_quoted, self.parameters)]
         ends = []
@@ -356,7 +358,7 @@ class SweepStore:
         return np.unique([starts[one["batch"]] + one["row"] for one in found])
 
     def _of_part(self, part: Part, rows: Array) -> Sweep:
-        """Some rows of a part, in the order asked for."""
+        """The captures in these ``rows`` of a part (from 0), in the order of ``rows``."""
         values, back = np.unique(rows, return_inverse=True)
         listed = ", ".join(map(str, values.tolist()))
         file = _text(part_path(self.path, part.batch))
@@ -397,13 +399,13 @@ class SweepStore:
             columns[name] = np.zeros(0, kind)
         return pd.DataFrame(columns)
 
-    # ---- asking ----
+    # ---- queries ----
 
     def where(self, condition: str) -> SweepStore:
-        """The store of the captures for which a condition holds: an expression of SQL over the
-        columns, as ``"input_w > 8 and stride_w = 2"`` or ``"w3 & 15 = 2"``.
+        """The store of the captures for which ``condition`` holds, an expression of SQL over the
+        columns, such as ``"input_w > 8 and stride_w = 2"`` or ``"w3 & 15 = 2"``.
 
-        Raises ValueError for a statement, several expressions and an unknown column.
+        Raises ValueError for anything but one expression, and for an unknown column.
         """
         need("where", condition, str, "is a condition, as 'input_w > 8'")
         self._check_expression("where", condition)
@@ -412,20 +414,20 @@ class SweepStore:
         return kept
 
     def sort(self, by: str) -> SweepStore:
-        """The store in the order of an expression of SQL; captures that are equal keep their
-        order."""
+        """The store with its captures sorted by an expression of SQL; captures for which this is
+        equal stay in the order of the files."""
         need("sort", by, str, "is an expression, as 'input_w'")
         self._check_expression("sort", by)
         self._try(f"select ({by}) from {{rows}} limit 0", "sort", by)
         return replace(self, order=by)
 
     def sql(self, query: str, **tables: Any) -> pd.DataFrame:
-        """The answer to a ``select``: ``captures`` are the captures (``w0``, ..., parameters, other
-        columns, ``batch``), ``fields`` the raw values of the fields of the register map with the
-        parameters, further ``tables`` DataFrames to join.
+        """The answer to a ``select``. The table ``captures`` has the columns ``w0``, ..., the
+        parameters, other columns and ``batch``; the table ``fields`` has the raw value of each
+        field of the register map in place of the words. ``tables`` are DataFrames to join, by name.
 
-        It reads no other file and changes none. Raises ValueError for another statement than one
-        select, and for one that DuckDB refuses.
+        The query can read only the parts of the store, and changes no file. Raises ValueError for
+        anything but one select, and for a query that DuckDB refuses.
         """
         need("sql", query, str, "is a select")
         duckdb = _duckdb()
@@ -437,12 +439,14 @@ class SweepStore:
                 connection.register(name, table)
             found: pd.DataFrame = connection.execute(query).df()
         except duckdb.Error as error:
-            raise ValueError(f"sql: got {query!r:.80} ({_said(error)}), allowed is one") from None
+            raise ValueError(
+                f"sql: got {query!r:.80} ({_said(error)}), allowed is one select"
+            ) from None
         return found
 
     def counted(self, *names: str) -> pd.DataFrame:
-        """How many captures have each value of a column or field, or of several together: a row for
-        each, most captures first."""
+        """A row for each value of a column or field, or of several together, with the number of
+        ``captures`` that have it; the most frequent value is first."""
         known = [*self.head.word_columns, *self.head.kinds]
         if self.registers is not None:
             known += map(self.registers.key, self.registers)
@@ -487,8 +491,8 @@ class SweepStore:
         return self._connection(*self.parts).execute(query)
 
     def _connection(self, *used: Part, fields: bool = False) -> Any:
-        """A connection of DuckDB that knows the captures and reads nothing but the parts; the parts
-        that are used are compared with their checksums before."""
+        """A connection of DuckDB that knows the captures, with ``fields`` also the fields, and can
+        read nothing but the parts; before, the ``used`` parts are compared with their checksums."""
         for part in used:
             if part.batch not in self._checked:
                 check_part(self.path, part)
@@ -520,21 +524,24 @@ class SweepStore:
             fields += [_quoted(name) for name in self.head.kinds if name not in keys]
             yield f"create view {FIELDS} as select {', '.join(fields)}, batch from {CAPTURES}"
 
-    # ---- writing ----
+    # ---- writing captures ----
 
     def append(
         self, sweep: Sweep, batch: str = "", *, floats: Sequence[str] = (), **others: Any
     ) -> SweepStore:
         """The store with the captures of a sweep added as a batch: all of them or none.
 
-        ``batch`` names it; a batch that is there already with the same contents is not added again,
-        so that a batch may be given again after a crash. Without a name it has one made of its
-        contents. ``others`` are further columns by name, a number or text for each capture: the
-        outcome, what was observed, hashes of buffers. The first batch decides which columns there
-        are and which hold whole numbers; parameters named in ``floats`` may be fractions later.
-        Several programs may append at once. Raises ValueError for a sweep without captures or of
-        more than 1,048,576, and for other columns than the store has; FileExistsError for a batch
-        of this name with other contents; OSError if the disk is full: then nothing is added.
+        ``batch`` is the name of the batch, by default one made of its contents. If the store has
+        the batch with the same contents, nothing is added, so a batch may be given again after a
+        crash. ``others`` are further columns by name, a number or text for each capture: the
+        outcome, what was observed, hashes of buffers. The first batch decides which columns a store
+        has and which hold whole numbers; parameters named in ``floats`` may be fractions in later
+        batches. Several programs may append at once.
+
+        Raises ValueError for a sweep of no captures or of more than 1,048,576, and for columns, a
+        number of words, a target, chip, block or provenance that the store does not have;
+        FileExistsError for a batch of this name with other contents; OSError if the disk is full.
+        Nothing is added then.
         """
         _check_batch(sweep, batch)
         columns = {name: _other(name, values, len(sweep)) for name, values in others.items()}
@@ -552,7 +559,7 @@ class SweepStore:
     def _begun(
         self, sweep: Sweep, others: Mapping[str, Array], floats: Sequence[str]
     ) -> SweepStore:
-        """The store with a head; the first batch makes it."""
+        """The store with the head in its folder; the first batch makes this head."""
         path = self.path / HEAD
         if not path.is_file():
             head = Head.of(sweep, others, floats)
@@ -570,7 +577,8 @@ class SweepStore:
         return replace(self, head=Head.read(path))
 
     def _check_columns(self, sweep: Sweep, others: Mapping[str, Array]) -> None:
-        """Raise ValueError if a sweep does not go with the store."""
+        """Raise ValueError for a sweep with other columns, target, chip, block or provenance than
+        the store has."""
         head, new = self.head, Head.of(sweep, others, ())
         refuse_if(
             new.words != head.words, self.path, plural(new.words, "word"), f"are {head.words}"
@@ -617,28 +625,29 @@ class SweepStore:
             return keep_part(self.path, made, part)
 
     def write_buffer(self, data: bytes) -> str:
-        """Keep bytes beside the parts and return their sha256, under which ``buffer`` gives them;
-        the same bytes are kept once."""
+        """Write bytes beside the parts and return their sha256, by which ``buffer`` finds them; the
+        same bytes are written once."""
         with full_disk(self.path, "of buffers"):
             return write_buffer(self.path, data)
 
     def buffer(self, name: str) -> bytes:
-        """The bytes that ``write_buffer`` kept under a sha256."""
+        """The bytes with this sha256 that ``write_buffer`` wrote; raises LookupError if there are
+        none."""
         return read_buffer(self.path, name)
 
     def check(self) -> None:
-        """Raise ValueError that names the first part whose bytes are not those that were
-        written."""
+        """Raise ValueError, which names the file, for the first part with another sha256 than
+        stated."""
         for part in self.parts:
             check_part(self.path, part)
 
 
 def open_store(path: str | os.PathLike[str]) -> SweepStore:
-    """The store in a folder; a folder that is empty or is not there becomes one with the first
-    batch.
+    """The store in a folder; an empty or missing folder becomes a store when the first batch is
+    appended.
 
-    Raises ValueError (file, what, got, allowed) for another folder, a store of another version, and
-    a part without its checksum.
+    Raises ValueError (file, what, got, allowed) for any other folder, a store of another version,
+    and a part without its checksum.
     """
     need_path("open_store", path)
     path = Path(path)
@@ -661,7 +670,7 @@ def is_store(path: str | os.PathLike[str]) -> bool:
 
 
 def opened_sweep(path: str | os.PathLike[str]) -> Sweep | SweepStore:
-    """The store or the sweep that a path is; a store is not read."""
+    """The store at a path, of which no capture is read, or else the sweep, as ``load_sweep``."""
     if is_store(path):
         return open_store(path)
     return load_sweep(path)
@@ -713,7 +722,7 @@ def _kind(values: Array) -> str:
 
 
 def _contents(sweep: Sweep, others: Mapping[str, Array]) -> str:
-    """The sha256 of the words, parameters and other columns of a batch, by their values."""
+    """The sha256 of the values of a batch: words, parameters and other columns."""
     sums = hashlib.sha256(str(sweep.words.shape).encode())
     sums.update(np.ascontiguousarray(sweep.words, "<u4").data)
     for name, column in sweep.parameters.items():
@@ -739,7 +748,7 @@ def _duckdb() -> Any:
 
 
 def _connected() -> Any:
-    """A new connection; extensions are not fetched, and tables of the program are not seen."""
+    """A new connection, which fetches no extensions and sees no variables of the program."""
     settings = {
         "threads": THREADS,
         "memory_limit": MEMORY,

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from npulab.quant.layers import Layer
 
 Features = Mapping[str, int]
-OWN = f"{Path(__file__).parents[1]}{os.sep}"  # the folder of npulab's files
-# parameters that make a layer a variant, each with its usual values, which every ``lower`` supports
+OWN = f"{Path(__file__).parents[1]}{os.sep}"  # The path of npulab's own code begins with this.
+# Key: a parameter that makes a layer a variant; value: its usual values, which any ``lower`` takes.
 VARIANTS = {"output": ("codes",), "rounding": ("half-away",), "activation": ACTIVATIONS}
 STEPS = (
     "lift",
@@ -57,8 +57,8 @@ class Unsupported(ValueError):
     data that it needs."""
 
 
-# what a simulated device says of a hang for which it has no evidence
-SHOWN_BYTES = 16  # the longest output of which a run shows the bytes themselves
+# The text of a hang for which a simulated device has no evidence ends with GUESS.
+SHOWN_BYTES = 16  # The repr of a run shows the bytes of an output of at most this many.
 GUESS = "which is a guess: no board or RTL confirmed it"
 
 
@@ -66,8 +66,8 @@ class Hang(Exception):
     """Raised by a device that would never finish a capture; the text says why.
 
     ``guessed`` is True if only a simulated device says so; the text then ends with ``GUESS``. A
-    hang that leaves a target's ``simulate`` is guessed, unless the target set ``guessed`` to False,
-    as it may for a rule of the hardware's RTL or of a board.
+    hang that a target's ``simulate`` raises is guessed, unless the target set ``guessed`` to False,
+    as it may for a rule that RTL or a board confirmed.
 
     >>> hang = Hang("kernel_h is 0")
     >>> hang.guessed = True
@@ -87,8 +87,9 @@ class Hang(Exception):
 @dataclass(frozen=True)
 class Run:
     """The result of one run: ``outcome`` is "done", "failed" or "hang". ``output`` has the bytes
-    that the run wrote; it is None if there are none, and ``reason`` then says why. ``guessed`` is
-    True for a hang that only a simulated device says.
+    that the run wrote; it is None if there are none, and ``reason`` then says why. ``spoiled`` says
+    how a known-good capture failed after this run, "" if none did. ``guessed`` is True for a hang
+    for which a simulated device has no evidence.
     """
 
     outcome: str
@@ -103,7 +104,7 @@ class Run:
         return cls("hang", reason=str(hang), guessed=bool(hang.guessed))
 
     def __repr__(self) -> str:
-        """The run in one line, which has the number and the CRC-32 of the bytes of a long output.
+        """The run in one line; a long output is shown by its number of bytes and its CRC-32.
 
         >>> Run("done", bytes(2000)), Run("hang", reason="no interrupt")
         (Run(done, 2000 bytes, CRC-32 0x02c9f444), Run(hang, reason='no interrupt'))
@@ -170,9 +171,9 @@ class Claim(NamedTuple):
 class Range:
     """A range of memory that a recorded run checked.
 
-    ``predicted`` are the bytes that the target's arithmetic leaves there, ``captured`` the bytes of
-    the run; ``crc`` is the CRC-32 of these if only that was kept. Raises ValueError for a member
-    of another type.
+    ``predicted`` are the bytes that the target's arithmetic writes to the range, ``captured`` the
+    bytes that the run wrote; ``crc`` is the CRC-32 of ``captured`` if only that was recorded.
+    Raises ValueError for a member of another type.
     """
 
     name: str
@@ -207,8 +208,8 @@ class Range:
 
     @property
     def largest(self) -> int:
-        """The largest difference between a predicted and a captured byte; 0 if only a CRC was
-        kept."""
+        """The largest difference between a predicted and a captured byte; 0 if only a CRC-32 was
+        recorded."""
         a, b = self._both()
         return int((np.maximum(a, b) - np.minimum(a, b)).max(initial=0))
 
@@ -236,7 +237,7 @@ class Range:
         )
 
 
-# steps whose answer is a sequence, and the type of its members
+# key: a step that answers with a sequence; value: the type of the sequence's members
 MEMBERS = {"replay": Range, "claims": Claim}
 
 
@@ -246,9 +247,9 @@ class Importer:
     gives the captures in it by case.
 
     ``read`` raises ValueError with file and line for a broken dump; if the cases of the dump are
-    independent, a broken case has its ValueError in place of a capture, and the others are read.
-    ``readers(path)``, for such dumps, gives for each case a function that reads it, so that a case
-    is read only when it is needed, perhaps in another process.
+    independent, a broken case has its ValueError in place of a capture, and other cases are read.
+    ``readers(path)``, for dumps of independent cases, gives a function that reads the case by case,
+    so that a case is read only when it is needed, perhaps in another process.
     """
 
     name: str
@@ -300,7 +301,7 @@ def _in_order(capture: Capture, name: str, like: Array) -> Array:
 
 
 def _every_task(capture: Capture) -> range:
-    """The numbers of all jobs of a capture."""
+    """The numbers (tasks) of all jobs of a capture."""
     return range(len(capture.jobs))
 
 
@@ -317,8 +318,8 @@ class Target:
       bytes alone, ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an
       ``Item`` for every run of bits of it, ``writes`` the register writes in the words of a command
       stream;
-    - ``outline`` gives values by name that the words of a capture alone state of its layer, or
-      would state of a given layer, without values that they do not state;
+    - ``outline`` gives the parameters, by name, of a capture's layer that its words alone state, or
+      those that the words would state of a given layer;
     - ``claims`` gives a ``Claim`` for every field that another source than the capture speaks of;
     - ``replay`` gives a ``Range`` for every range of memory that a recorded run of several units
       checked;
@@ -328,21 +329,21 @@ class Target:
     - ``covers`` gives the tasks that ``lift`` makes its layer of (left out: all);
     - ``stays_up`` gives, for a chip, a function like ``simulate`` of one device that stays up: each
       capture meets what the captures before it left (left out: each runs after a reset);
-    - ``idle`` gives, for a capture and the number of a job, a job that does nothing but passes the
-      same tokens (waits, signals) on the same unit; None if there is none for it. A bisection puts
-      it in place of a culprit, to tell what the job does from its tokens.
+    - ``idle`` gives, for a capture and the number of a job, a job that passes the same tokens
+      (waits, signals) on the same unit and does nothing else, None if the NPU has no such job. A
+      bisection puts it in place of a culprit, to tell what the job does from its tokens.
 
     ``simulate`` of a list of captures runs them one after another on one device and gives a ``Run``
-    for each: a hang is an outcome there, and not raised. A hang counts as guessed unless the target
-    says otherwise (see ``Hang``).
+    for each: a hang is then an outcome, and not raised. A hang counts as guessed unless the target
+    set ``guessed`` to False (see ``Hang``).
 
-    ``rules`` are rounding rules of its own, named ``<target>:...``: they are known wherever a rule
-    is named. ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with another
-    variant is refused before. ``tokens`` says which fields of jobs make its units wait for each
-    other. ``allowed`` says which layers the NPU runs, where it is choosy: a list of values or (low,
-    high) by the names that ``explore`` has for ranges, by ``dtype``, and by ``ratio`` (of scales).
-    If a function of the target fails other than by raising a sentence,
-    the error becomes a ValueError with the question, file and line.
+    ``rules`` are the target's own rounding rules, named ``<target>:...``; they are known wherever a
+    rule is named. ``variants`` are those of ``VARIANTS`` that ``lower`` supports: a layer with
+    another variant is refused before ``lower`` is called. ``tokens`` says which fields of jobs make
+    units wait for each other. ``allowed`` says which layers the NPU runs, if not all: a list of
+    values or (low, high) by the names that ``explore`` has for ranges, by ``dtype``, and by
+    ``ratio`` (of scales). An error that a function of the target does not raise as a sentence
+    becomes a ValueError with step, file and line.
     """
 
     name: str
@@ -433,11 +434,11 @@ class Target:
 
 
 def guarded(function: Callable[..., Any], name: str, step: str) -> Callable[..., Any]:
-    """A function that calls a step of a target; to an unexpected error it adds the name of the
-    step, its argument, and the file and line.
+    """A function that calls a step of a target; an unexpected error becomes a ValueError with the
+    name of the step, its argument, and the file and line.
 
-    An error that code of npulab or of the target's folder raises with a sentence passes unchanged;
-    so does an error of files and imports.
+    An error that a ``raise`` statement of npulab or of the target's folder makes passes unchanged,
+    and so do errors of files, imports and memory.
     """
     function = getattr(function, "_guarded", function)
     folder = str(Path(getattr(function, "__code__", place_of.__code__).co_filename).parent)
@@ -463,8 +464,8 @@ def guarded(function: Callable[..., Any], name: str, step: str) -> Callable[...,
 
 
 def place_of(error: BaseException, folder: str) -> str:
-    """The place of an error as text: file, number and text of the innermost line in a file of the
-    folder; if the error passed through no such file, of the innermost line in any file."""
+    """The place of an error as text: file, line number and line of the innermost call in a file of
+    ``folder``, or in any file if the error passed through no file of ``folder``."""
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 0))
@@ -480,8 +481,8 @@ def place_of(error: BaseException, folder: str) -> str:
 
 
 def _in_words(error: BaseException, folder: str) -> bool:
-    """True if an error was made by a ``raise`` statement in npulab's code or in that of the folder,
-    and has a text."""
+    """True if an error has a text and comes from a ``raise`` statement in npulab's code or in that
+    of ``folder``."""
     frame = None
     trace = error.__traceback__
     while trace is not None:
@@ -539,7 +540,7 @@ def _outcome(step: Callable[[Capture], bytes], capture: Capture) -> Run:
 
 
 def _simulated(step: Callable[[Capture], bytes], capture: Capture) -> bytes:
-    """The output of a simulated device; a hang of which the target says no more is a guess."""
+    """The output of a simulated device; a hang is ``guessed`` unless the target set it to False."""
     try:
         return step(capture)
     except Hang as hang:
@@ -577,8 +578,8 @@ def _only(
 def _plain_only(
     lower: Callable[..., Capture], name: str, known: Sequence[str]
 ) -> Callable[..., Capture]:
-    """A function that calls ``lower``, but raises ValueError for a layer with a variant that is
-    neither usual nor in ``known``."""
+    """A function that calls ``lower``, but raises ValueError for a layer with several weight zero
+    points, or with a parameter of ``VARIANTS`` that is not in ``known`` and not usual."""
 
     @wraps(lower)
     def checked(layer: Any, *values: Any, **named: Any) -> Capture:
@@ -604,15 +605,15 @@ def _plain_only(
 
 
 def select(tables: Mapping[str, RegisterMap], features: Features) -> dict[str, RegisterMap]:
-    """The register maps by block, with the registers that a chip with these features has, and with
-    the places of fields that follow from their numbers."""
+    """The register maps by block for a chip with these ``features``: with the registers that it
+    has, and with fields at the places that follow from the features' numbers."""
     on = [name for name, value in features.items() if value]
     return {block: table.select(on, features) for block, table in tables.items()}
 
 
 def read_chips(path: Path) -> dict[str, dict[str, int]]:
-    """The features by chip and name, from a table with the columns chip, feature, value, evidence
-    and note."""
+    """Read a table with the columns chip, feature, value, evidence and note; return each value by
+    chip and feature."""
     out: dict[str, dict[str, int]] = {}
     for row in read_table(path):
         out.setdefault(row["chip"], {})[row["feature"]] = int(row["value"], 0)
@@ -620,6 +621,5 @@ def read_chips(path: Path) -> dict[str, dict[str, int]]:
 
 
 def read_sources(path: Path) -> dict[str, str]:
-    """The sources by evidence code, each as "title (where)", from a table with the columns code,
-    title and where."""
+    """Read a table with the columns code, title and where; return "title (where)" by code."""
     return {row["code"]: f"{row['title']} ({row['where']})" for row in read_table(path)}

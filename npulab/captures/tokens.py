@@ -19,8 +19,8 @@ PUSH, POP = "push", "pop"
 
 
 class Place(NamedTuple):
-    """The ``unit`` that runs jobs of a ``block``; if a ``field`` is named, only jobs in which it
-    has this ``value``, as text."""
+    """The ``unit`` that runs jobs of a ``block``; if a ``field`` is named, only jobs in which this
+    field has the ``value``, as text."""
 
     block: str
     unit: str
@@ -29,8 +29,8 @@ class Place(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A ``field`` of the jobs of a ``unit``: if it is not 0, a job pushes a token to the unit
-    ``other``, or pops one from there, as ``act`` says."""
+    """A ``field`` of the jobs of a ``unit``: if its raw value is not 0, a job pushes a token to the
+    unit ``other`` (``act`` is "push"), or pops a token of that unit ("pop")."""
 
     unit: str
     field: str
@@ -40,8 +40,8 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a target states of tokens: where jobs run (the first of ``places`` that fits holds) and
-    which fields pass tokens."""
+    """What a target states of tokens: the unit of a job (that of the first of ``places`` that fits
+    the job), and the fields that pass tokens (``passes``)."""
 
     places: tuple[Place, ...]
     passes: tuple[Pass, ...]
@@ -52,7 +52,7 @@ class Tokens:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units that run jobs or pass tokens, in the order of the statement."""
+        """The units that pass tokens, in the order of ``passes``, then those that only run jobs."""
         units = dict[str, None]()
         for passing in self.passes:
             units[passing.unit] = None
@@ -61,8 +61,8 @@ class Tokens:
         return tuple(units)
 
     def unit_of(self, block: str, values: Mapping[str, Any]) -> str:
-        """Return the unit that runs a job, by its block and its values as texts; "" if none is
-        stated."""
+        """Return the unit that runs a job of ``block`` whose fields have ``values``, as texts by
+        name; "" if no unit is stated."""
         for place in self.places:
             if place.block != block:
                 continue
@@ -71,8 +71,8 @@ class Tokens:
         return ""
 
     def passed(self, unit: str, act: str, values: Mapping[str, Any]) -> list[str]:
-        """Return the units to which a job of a unit pushes, or from which it pops; ``values`` are
-        its raw values."""
+        """Return the units to which a job of ``unit`` pushes a token, or from which it pops one, as
+        ``act`` says; ``values`` are the job's raw values by field."""
         others = []
         for row in self.passes:
             if (row.unit, row.act) == (unit, act) and values.get(row.field):
@@ -81,8 +81,8 @@ class Tokens:
 
 
 def read_tokens(path: Path | str, places: Sequence[Place]) -> Tokens:
-    """Read the table of the fields that pass tokens: unit, field, act, other, and any further
-    columns. Raises ValueError for another act than push and pop."""
+    """Read the table of the fields that pass tokens, with the columns unit, field, act and other.
+    Raises ValueError for an act other than push and pop."""
     passes = []
     for row in read_table(path):
         passes.append(Pass(row["unit"], row["field"], row["act"], row["other"]))
@@ -90,8 +90,8 @@ def read_tokens(path: Path | str, places: Sequence[Place]) -> Tokens:
 
 
 class Wait(NamedTuple):
-    """A job that pops a token of the unit ``unit``: ``source`` is the job that pushed it, None if
-    no job does."""
+    """A token that the job with the number ``task`` pops from the unit ``unit``; ``source`` is the
+    number of the job that pushes it, None if no job does."""
 
     task: int
     unit: str
@@ -101,7 +101,8 @@ class Wait(NamedTuple):
 @dataclass(frozen=True)
 class Waits:
     """What waits for what in a stream: ``units`` has the unit of each job ("" if none is stated),
-    ``waits`` a row for each token that is popped. ``stuck`` are the jobs that never begin."""
+    ``waits`` a row for each token that is popped, ``stuck`` the numbers of jobs that never begin.
+    """
 
     units: tuple[str, ...]
     waits: tuple[Wait, ...]
@@ -112,12 +113,12 @@ class Waits:
         return [wait for wait in self.waits if wait.task == task]
 
     def after(self, task: int) -> list[int]:
-        """The jobs that wait for a token of this one."""
+        """The numbers of the jobs that wait for a token that this job pushes."""
         return [wait.task for wait in self.waits if wait.source == task]
 
     @property
     def sentence(self) -> str:
-        """How many jobs wait for another, and the first that never begins."""
+        """How many jobs wait for another unit, and which job is the first that never begins."""
         count = len({wait.task for wait in self.waits})
         text = f"{count} jobs wait for another unit"
         if count == 1:
@@ -133,8 +134,8 @@ class Waits:
 
 
 class Passed(NamedTuple):
-    """The unit that runs a job ("" if none is stated), the units of which the job pops a token, and
-    those to which it pushes one."""
+    """The unit that runs a job ("" if none is stated), the units from which the job pops a token,
+    and those to which it pushes one."""
 
     unit: str
     pops: tuple[str, ...]
@@ -152,7 +153,7 @@ class Passed(NamedTuple):
 
 
 def passed_by(job: Job, capture: Capture, tokens: Tokens) -> Passed:
-    """Return the tokens that a job passes; the capture has its maps."""
+    """Return the unit of a job and the tokens that the job passes, by the maps of its capture."""
     texts, raws = _values(job, capture)
     unit = tokens.unit_of(job.block, texts) or job.unit
     pops = tokens.passed(unit, POP, raws)
@@ -161,7 +162,8 @@ def passed_by(job: Job, capture: Capture, tokens: Tokens) -> Passed:
 
 
 def waits_of(capture: Capture, tokens: Tokens) -> Waits:
-    """Return what waits for what in the jobs of a capture."""
+    """Return which jobs of a capture wait for tokens of which others; the first pop of a unit's
+    tokens takes the first push."""
     units = []
     pushed: dict[tuple[str, str], list[int]] = {}
     popped: list[tuple[int, str]] = []
@@ -196,8 +198,8 @@ def _values(job: Job, capture: Capture) -> tuple[dict[str, str], dict[str, int]]
 
 
 def _stuck(units: Sequence[str], waits: Sequence[Wait]) -> tuple[int, ...]:
-    """Return the jobs that never begin: each unit runs its jobs in their order, as far as the
-    tokens that they pop were pushed."""
+    """Return the numbers of the jobs that never begin, if each unit runs its jobs in order and a
+    job begins when all tokens that it pops were pushed."""
     needs: dict[int, list[int | None]] = {}
     for wait in waits:
         needs.setdefault(wait.task, []).append(wait.source)

@@ -33,18 +33,18 @@ DATA = {".bin", ".csv", ".ipynb", ".json", ".md", ".npz", ".png", ".rst", ".svg"
 COMPILED = "__pycache__"
 MODULES = {*SOURCE_SUFFIXES, *(f".{suffix.rpartition('.')[2]}" for suffix in EXTENSION_SUFFIXES)}
 MOST_FILES = 10_000
-MOST_FOLDERS = 10_000  # most folders that a module can import from
-MOST_BYTES = 2**28  # most bytes of one file of code
-MOST_NAMED = 3  # most files that an error text names
-Sums = dict[str, str]  # sha256 by the file's path relative to its place
+MOST_FOLDERS = 10_000  # A trusted module can import from at most this many folders.
+MOST_BYTES = 2**28  # One file of code has at most this many bytes.
+MOST_NAMED = 3  # An error text names at most this many files.
+Sums = dict[str, str]  # Key: a file's path relative to its place; value: the file's sha256.
 
 
 def trust(given: Path) -> Path:
     """Record that code may run as it is now, and return the path of the record.
 
-    The code is that of a target's folder, of every target in a folder, or of a module. Raises
-    ValueError for a folder without a target and for code that cannot be read whole; OSError if the
-    record cannot be written.
+    ``given`` is a target's folder, a folder of targets, or the file of a module. Raises ValueError
+    for a folder without a target and for code that cannot be read whole; OSError if the record
+    cannot be written.
     """
     places = _trusted_places(given)
     refuse_if(
@@ -81,11 +81,11 @@ def untrusted(place: Path) -> str:
 
 
 def code_of(place: Path) -> Sums:
-    """The sha256, by name, of every file that may be code in a folder; for a file, of the file and
-    of the modules that it can import from its folder.
+    """The sha256, by relative path, of every file that may be code in a folder; for a file, of the
+    file and of the modules that it can import from its folder.
 
-    Raises ValueError for a folder that is a link, whose files may be changed elsewhere, and for
-    more than 10,000 files.
+    Raises ValueError for a folder inside ``place`` that is a link, because its files lie elsewhere,
+    and for more than 10,000 files.
     """
     base = place.parent
     if place.is_dir():
@@ -154,11 +154,11 @@ def _next_to(file: Path) -> Iterator[Path]:
 
 
 def load_module(name: str, place: Path) -> ModuleType:
-    """The module in a folder or file, compiled from its source and run; it replaces a loaded module
-    of that name."""
+    """Compile the module in a folder or file from its source, run and return it; it replaces a
+    loaded module of that name."""
     for known in [*sys.modules]:
         if f"{known}.".startswith(f"{name}."):
-            del sys.modules[known]  # it may be from another folder, or from files that have changed
+            del sys.modules[known]  # the loaded module may be from another folder or from old files
     file, folders = place, None
     if place.is_dir():
         file, folders = place / "__init__.py", [str(place)]
@@ -198,7 +198,7 @@ def _trusted_places(given: Path) -> list[Path]:
     if given.is_file() and given.suffix in MODULES:
         return [given.resolve()]
     packages = {*given.glob("__init__.py"), *given.glob("*/__init__.py")}
-    # if there are no packages, the place is the folder itself, if it holds modules
+    # a folder without packages is itself the place, provided that it holds modules
     files = packages or {*given.glob("*.py")}
     return sorted({file.parent.resolve() for file in files})
 
@@ -216,7 +216,7 @@ def _trusted() -> dict[str, Sums]:
     Entries without sums, which early versions of npulab wrote, are left out."""
     try:
         record = read_json(_record())
-    except (OSError, ValueError, RuntimeError):  # no file, a broken file, a user without a home
+    except (OSError, ValueError, RuntimeError):  # no file, a broken file, or no home folder
         return {}
     if isinstance(record, dict):
         return {place: sums for place, sums in record.items() if isinstance(sums, dict)}

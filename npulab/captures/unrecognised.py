@@ -24,8 +24,8 @@ FORMATS = "npulab list --formats names what they read"
 
 
 def formats() -> list[Row]:
-    """A row for each format of dumps that a target reads: target and format; for a target that does
-    not load, its error."""
+    """A row (``target``, ``format``) for each format of files that a target reads; a target that
+    does not load has one row, whose ``format`` is "none: " and the error."""
     rows: list[Row] = []
     for name in targets():
         try:
@@ -63,7 +63,7 @@ def unread_dumps(path: Path) -> str:
 
 
 def holds_none(path: Path) -> str:
-    """The error text for a folder that holds no capture, with a guess at what the user wanted."""
+    """The error text for a path that holds no capture, with what to do next if that can be told."""
     if (path / SWEEP).is_file():
         return f"{path}: holds no capture, npulab.models.check_sweep checks a sweep of models"
     return (
@@ -73,11 +73,11 @@ def holds_none(path: Path) -> str:
 
 
 def undescribed(path: Path) -> str:
-    """The end of the error text for a folder without captures; "" if nothing can be added.
+    """The end of the error text for a path without captures; "" if nothing can be added.
 
-    If a ``job.json`` or ``capture.json``, here or in a folder directly below, cannot be read as a
-    file, the text says so. Else, if such a folder holds recorded files without ``job.json``, the
-    text has the shell command that makes one.
+    If a ``job.json`` or ``capture.json`` in the folder, or in a folder directly in it, is not a
+    file, the text says so. Otherwise, if one of these folders holds recorded files but no
+    ``job.json``, the text has the shell command that makes a ``job.json``.
     """
     folders = _with_folders(path)
     for inner in folders:
@@ -114,8 +114,8 @@ def _with_folders(path: Path) -> list[Path]:
 
 
 def _no_file(folder: Path) -> str:
-    """The sentence that a ``capture.json`` or ``job.json`` is not a file, but for example a link to
-    nowhere or a pipe; "" if each is a file or missing."""
+    """The sentence that the folder's ``capture.json`` or ``job.json`` is not a file, but for
+    example a link to nowhere or a pipe; "" if each is a file or missing."""
     for file in (folder / CAPTURE, folder / DESCRIPTION):
         if not os.path.lexists(file) or file.is_file():
             continue
@@ -130,8 +130,8 @@ def _no_file(folder: Path) -> str:
 
 
 def _recorded(folder: Path) -> str:
-    """The name of a file of a dump in a folder that has no ``job.json``; "" if it has one, or if
-    there is no such file."""
+    """The name of a recorded file in a folder; "" if the folder has a ``job.json``, or no recorded
+    file."""
     names = sorted(file.name for file in folder.iterdir() if file.is_file())
     if DESCRIPTION in names:
         return ""
@@ -142,7 +142,7 @@ def _recorded(folder: Path) -> str:
 
 
 def _refused_by(folder: Path) -> str:
-    """The reason why no target reads the dump in a folder, according to its ``job.json``."""
+    """The error text that says why the NPU named in a folder's ``job.json`` does not read it."""
     where = folder / DESCRIPTION
     try:
         npu, known = stated_npu(folder), targets()

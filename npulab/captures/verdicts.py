@@ -30,8 +30,8 @@ from npulab.support.json_text import json_of
 from npulab.support.refuse import refuse_if, refusing
 
 VERSION = 1
-MOST_BYTES = 2**28  # most bytes of a verdict file, which holds a whole journal
-MOST_INPUT = 2**28  # most bytes of one file of a capture
+MOST_BYTES = 2**28  # A verdict file, which holds a whole journal, has at most this many bytes.
+MOST_INPUT = 2**28  # Each file of an input has at most this many bytes.
 SUM = "sha256"
 KEYS: dict[str, type | tuple[type, ...]] = {
     "made with": str,
@@ -50,7 +50,7 @@ KEYS: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """The entries of a verdict file, by name; see the head of this module."""
+    """The entries of a verdict file, by JSON key; the docstring of this module lists them."""
 
     entries: Mapping[str, Any]
 
@@ -81,7 +81,7 @@ class Verdict:
         return cls(found)
 
     def write(self, path: str | Path) -> None:
-        """Write the verdict to a file, which is replaced if it is there."""
+        """Write the verdict to a file, in place of an older one."""
         head = {"npulab": "verdict", "version": VERSION}
         entries = json.loads(json.dumps({**head, **self.entries}))
         entries[SUM] = hash_of(entries)
@@ -90,13 +90,14 @@ class Verdict:
 
 
 def input_of(capture: Capture, path: str | Path) -> dict[str, Any]:
-    """What a verdict says of an input: its path, the sha256 of each of its files, and that of what
-    a device gets of it (``content_hash``)."""
+    """What a verdict says of an input: its ``path``, the sha256 of each of its ``files``, and the
+    ``content_hash`` of the capture (``content``), which covers what a device gets."""
     return {"path": str(path), "files": sums_of(path), "content": content_hash(capture)}
 
 
 def sums_of(path: str | Path) -> dict[str, str]:
-    """The sha256 of each file of a folder, by name, or of a file; hidden files are left out.
+    """The sha256 of each file in a folder, by relative path, or that of a single file, by name;
+    hidden files in a folder are left out.
 
     Raises OSError for a path that cannot be read.
     """

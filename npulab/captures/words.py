@@ -23,10 +23,10 @@ from npulab.support.text import by_numbers, plural
 BYTES = ".bin"
 ARRAY = ".npy"
 TEXTS = (".csv", ".txt", ".hex")
-WIDTHS = range(8, 65, 8)  # bits of a word
-MOST_WORDS = 2**24  # most words of a file, and of all files of a folder
-MOST_TEXT = 2**25  # most bytes of a text of words
-WORD = re.compile(r"(?:0[xX])?([0-9a-fA-F]{1,16})")  # a word in a text, always in base 16
+WIDTHS = range(8, 65, 8)  # A word has one of these numbers of bits.
+MOST_WORDS = 2**24  # A file, and a folder in all, has at most this many words.
+MOST_TEXT = 2**25  # A text of words has at most this many bytes.
+WORD = re.compile(r"(?:0[xX])?([0-9a-fA-F]{1,16})")  # A word in a text is in base 16.
 APART = re.compile(r"[\s,;]+")
 
 
@@ -42,19 +42,19 @@ def read_words(
     """A sweep of words that no target describes, with the parameters of their layers.
 
     ``path`` is a file with the words of all captures, one capture after another: bytes, ``.npy``
-    ``(N, W)`` of whole numbers, or a text (``.csv``, ``.txt``, ``.hex``) of words in base 16; or a
-    folder of ``.bin`` and ``.npy`` files, one a capture, also one in each of its folders. ``words``
-    is the number of words of a capture; bytes of several captures need it. A word has ``bits``
-    bits, 8 to 64 in steps of 8. One of at most 32 bits is a word of the sweep; a wider one is two,
-    the low one first. Bytes are little-endian unless ``big_endian``.
+    ``(N, W)`` of whole numbers, or a text (``.csv``, ``.txt``, ``.hex``) of words in base 16. Or it
+    is a folder with a ``.bin`` or ``.npy`` file for each capture, or with a folder for each capture
+    that has one such file. ``words`` is the number of words of a capture; a file of bytes needs it.
+    A word has ``bits`` bits, 8 to 64 in steps of 8. A word of at most 32 bits is one word of the
+    sweep; a wider word is two, the low bits first. Bytes are little-endian unless ``big_endian``.
 
     ``parameters`` is a ``.csv`` with a column of numbers for each parameter and a row for each
     capture, or columns by name. If the captures have names (files of a folder, or a column "name"
-    in a text of words) and the table has such a column, rows are joined by name; else by their
-    order, which in a folder is that of its names, numbers in them by size.
+    in a text of words) and the table has a column "name", rows are joined by name. Otherwise rows
+    are in the order of the captures; a folder's captures are sorted by name, numbers by size.
 
     Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file that does not hold
-    whole captures, a word of more bits, a table that does not fit the captures.
+    whole captures, a word of more than ``bits`` bits, and a table that does not fit the captures.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "two.hex")
@@ -78,7 +78,8 @@ def read_words(
 
 @dataclass(frozen=True)
 class _Form:
-    """How words lie in files: how many a capture has (None: all of a file), and their bits."""
+    """How words lie in files: the number of ``words`` of a capture (None: a row, or all of a file),
+    the ``bits`` of a word, and the order of its bytes."""
 
     words: int | None
     bits: int
@@ -96,11 +97,11 @@ class _Form:
         need("read_words: big_endian", self.big_endian, bool, "is True or False")
 
     def little(self, path: Path) -> None:
-        """Raise ValueError if the order of bytes is given for a file that states it."""
+        """Raise ValueError if ``big_endian`` is set for a file whose words are not raw bytes."""
         refuse_if(self.big_endian, path, "big-endian", "is it for a file of bytes")
 
     def rows(self, path: Path, numbers: Array) -> Array:
-        """The words of a file ``(n,)`` or ``(N, W)``, a row for each capture."""
+        """The words of a file, ``(n,)`` or ``(N, W)``, with a row for each capture: ``(N, W)``."""
         refuse_if(not numbers.size, path, "no words", "is at least one; record it again")
         refuse_if(
             numbers.size > MOST_WORDS, path, f"{numbers.size} words", f"are at most {MOST_WORDS}"
@@ -116,7 +117,8 @@ class _Form:
         return numbers.reshape(-1, count)
 
     def words_of(self, numbers: Array) -> Array:
-        """The words ``(N, W) uint32`` of a sweep."""
+        """The words ``(N, W)`` of files as words of a sweep, ``uint32``: ``(N, 2 * W)`` if they
+        have more than 32 bits, low bits first."""
         wide = numbers.astype("<u8", order="C")
         if self.bits <= 32:
             return wide.astype(np.uint32)
@@ -124,7 +126,7 @@ class _Form:
 
 
 def _of_folder(folder: Path, form: _Form) -> tuple[list[str], Array]:
-    """The names of the captures in a folder, a file each, and their words ``(N, W)``."""
+    """The names of the captures in a folder with a file for each, and their words ``(N, W)``."""
     found = files_in(folder)
     names = sorted(found, key=by_numbers)
     rows: list[Array] = []
@@ -148,8 +150,9 @@ def _of_folder(folder: Path, form: _Form) -> tuple[list[str], Array]:
 
 
 def files_in(folder: Path, suffixes: Sequence[str] = (BYTES, ARRAY)) -> dict[str, Path]:
-    """The file of each capture in a folder by its name: the files in it, or if there are none one
-    in each of its folders. Raises ValueError for a capture with two files, and for no file."""
+    """The file of each capture in a folder, by the capture's name: the files directly in it, or if
+    there are none, one file in each folder in it. Raises ValueError for a capture with two files,
+    and if there is no file."""
     kinds = " or ".join(suffixes)
     found: dict[str, Path] = {}
     for file in _of_words(folder, suffixes):
@@ -191,8 +194,8 @@ def _of_words(folder: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _of_file(path: Path, form: _Form, alone: bool = False) -> tuple[list[str], Array]:
-    """The names of the captures in a file, if it has names, and their words ``(N, W)``; ``alone``
-    if the file may be one capture of as many words as it has."""
+    """The names of the captures in a file, [] if it has none, and their words ``(N, W)``; with
+    ``alone``, a file of bytes without a number of words is one capture."""
     need_there(path)
     need_file(path)
     refuse_if(path.suffix == SUFFIX, path, "a sweep", "are words; npulab show lists a sweep")
@@ -202,8 +205,8 @@ def _of_file(path: Path, form: _Form, alone: bool = False) -> tuple[list[str], A
         return [], _of_array(path, form)
     if form.words is None and not alone:
         raise ValueError(
-            f"{path}: got no number of words of a capture, allowed is one, as --words 24 (words=24 "
-            "in Python)"
+            f"{path}: got no number of words of a capture, allowed is a number, as --words 24 "
+            "(words=24 in Python)"
         )
     return [], _of_bytes(path, form)
 
@@ -251,11 +254,12 @@ def _too_wide(where: object, word: str, form: _Form) -> str:
 
 
 def _of_text(path: Path, form: _Form) -> tuple[list[str], Array]:
-    """The names and words in a text: a line is a capture, unless ``words`` says otherwise."""
+    """The names and words ``(N, W)`` in a text: a line is a capture if it has a name, or if the
+    number of words is not given."""
     form.little(path)
     found: list[int] = []
     names: list[str] = []
-    width = 0  # words in the first line
+    width = 0  # the number of words in the first line of words
     named = False
     for place, (number, cells) in enumerate(_lines(path)):
         if not place:
@@ -302,7 +306,9 @@ def _word(cell: str, where: str, form: _Form) -> int:
 
 
 def columns_of(given: Any, names: Sequence[str], rows: int, of: Path) -> Any:
-    """The columns of parameters, with the rows of a table in the order of the captures."""
+    """The parameters of ``rows`` captures as columns: ``given``, or the columns of the table in the
+    file ``given``, with its rows in the order of the captures (matched by name if both have names).
+    """
     for name, times in Counter(names).items():
         refuse_if(times > 1, of, f"capture {name!r:.60} {times} times", "is each once")
     if given is None:

@@ -75,12 +75,12 @@ def rows_of_writes(
 
 
 def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) -> int:
-    """The number of the recorded write (``offsets``) before which a write to a new register is to
-    be placed, so that the register is set before its unit starts.
+    """The place among recorded writes, given by their ``offsets``, before which to insert a write
+    to the register at ``offset``, so that the register is set before its unit starts.
 
     It is the first write of the run of writes that starts the unit of the register. If no write
-    starts that unit, it is the first write that starts any unit; if no write starts a unit, the new
-    write goes to the end.
+    starts that unit, it is the first write that starts any unit; if no write starts a unit, it is
+    the end.
     """
     starts = set()
     for item in registers:
@@ -101,8 +101,8 @@ def place_of_write(offset: int, offsets: Sequence[int], registers: RegisterMap) 
 
 
 def _first_of_run(number: int, offsets: Sequence[int], starts: Collection[int]) -> int:
-    """The number of the first write of the run of consecutive starting writes that contains this
-    write."""
+    """The number of the first write in the run of consecutive writes at ``starts`` that contains
+    the write ``number``."""
     while number and offsets[number - 1] in starts:
         number -= 1
     return number

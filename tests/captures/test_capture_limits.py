@@ -707,7 +707,7 @@ def test_jobs_that_start_each_other_have_a_bound(
         (folder / "capture.json").write_text(text.replace('"JOB"', nested))
         with pytest.raises(
             ValueError,
-            match=r"(jobs: got start nested more than 16 deep in a job, allowed is a depth of 16|is not JSON.*)$",
+            match=r"(jobs: got a job with start nested more than 16 deep, allowed is a depth of 16|is not JSON.*)$",
         ) as caught:
             npulab.load(folder)
         assert "\n" not in str(caught.value)

@@ -357,7 +357,7 @@ def test_files_of_jobs_that_are_no_pairs_and_masks_of_no_write(folder: Path) -> 
     (masks,) = [name for name in names if "masks" in name]
     assert npulab.load(path).jobs == (job,)
     for change, said in (
-        (lambda data: data[:-4], "bytes, allowed is a number that fills pairs of 32-bit words"),
+        (lambda data: data[:-4], "bytes, allowed are whole pairs .offset, value. of 32-bit words"),
         (
             lambda data: (9).to_bytes(4, "little") + data[4:],
             "got a mask for write 9, allowed are writes below 2$",

@@ -189,7 +189,7 @@ def test_file_that_was_changed(case: Path) -> None:
     (case / "input.bin").write_bytes(data)
     with pytest.raises(
         ValueError,
-        match=r"input.bin: got sha256 [0-9a-f]{64}, capture.json says [0-9a-f]{64}; if it was changed on purpose, save it anew with npulab.save$",
+        match=r"input.bin: got sha256 [0-9a-f]{64}, capture.json says [0-9a-f]{64}; if the file was changed on purpose, correct the sha256 there$",
     ):
         npulab.load(case)
 

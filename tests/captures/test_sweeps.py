@@ -518,6 +518,6 @@ def test_a_sweep_whose_content_is_not_that_of_its_sum(tmp_path: Path, name: str)
         arrays[name].flat[0] += 1
     np.savez(tmp_path / "s.npz", **arrays)
     with pytest.raises(
-        ValueError, match=r"the file's content has another; it was changed or damaged$"
+        ValueError, match=r"allowed is that of the file's content, which was changed or damaged$"
     ):
         load_sweep(tmp_path / "s.npz")

@@ -30,9 +30,9 @@ class Facts(NamedTuple):
         """Read the tables in the folder of a module (its ``__file__``): ``chips.csv``, and register
         maps by block.
 
-        A map is a file's name or a RegisterMap; maps of the blocks in ``sparse`` have no words
-        between registers. ``starts.csv`` (block, register, evidence, note), if it exists, names the
-        registers that start a unit when they are written.
+        ``tables`` has a file's name or a RegisterMap for each block; maps of the blocks in
+        ``sparse`` have no words between registers. ``starts.csv`` (block, register, evidence,
+        note), if it exists, names the registers that start a unit when they are written.
         """
         here = Path(module).parent
         chips = read_chips(here / "chips.csv")
@@ -55,7 +55,7 @@ class Facts(NamedTuple):
 
     def target(self, title: str, *steps: Callable[..., Any], **known: Any) -> Target:
         """Return the Target that these tables describe; ``steps`` are its functions (``lift``,
-        ``lower``, ...) under their own names, ``known`` other values by name.
+        ``lower``, ...), passed under their own names, ``known`` its further fields by name.
         """
         known |= {step.__name__: step for step in steps}
         sources = read_sources(self.here / "sources.csv")
@@ -66,7 +66,7 @@ class Facts(NamedTuple):
         return select(self.tables, self.chips[chip])
 
     def enum(self, name: str) -> dict[str, int]:
-        """Return the codes of an enum in ``enums.csv``, by name of the code."""
+        """Return the raw value of each name of an enum in ``enums.csv``, by that name."""
         rows = [row for row in read_table(self.here / "enums.csv") if row["enum"] == name]
         return {row["name"]: int(row["raw"], 0) for row in rows}
 
@@ -80,10 +80,10 @@ class Facts(NamedTuple):
         return out
 
     def expected(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Return the rows of ``expected.csv`` (when, field, allowed, note): by ``when`` and by
-        field, the values that the field may have.
+        """Return, from ``expected.csv`` (when, field, allowed, note), the allowed values of a field
+        by ``when`` and by field.
 
-        Values are separated by spaces in the table; no value allows any value but 0.
+        Blanks separate values in the table; an empty cell, here (), allows any value but 0.
         """
         out: dict[str, dict[str, tuple[int, ...]]] = {}
         for row in read_table(self.here / "expected.csv"):

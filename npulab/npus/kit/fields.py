@@ -38,12 +38,12 @@ class Values(dict[str, int]):
 def values_of(
     job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False, unwritten: bool = False
 ) -> Values:
-    """Return the values of the fields of a job, and of the registers that start it, by full name:
+    """Return the values of the fields of a job, and of the job that starts it, by full name:
     decoded, or with ``raw`` the stored bits.
 
-    A field with an enum has its code as value. If the job is register writes, only fields of
-    registers that it writes are returned, with ``unwritten`` all fields. Raises LookupError if
-    there is no map for a block.
+    A field with an enum has its number as value. If the job is register writes, only fields of
+    registers that the job writes are returned, or with ``unwritten`` all fields. Raises LookupError
+    if there is no map for a block.
     """
     if job.block not in maps:
         blocks = ", ".join(maps) or "none"
@@ -70,8 +70,8 @@ def values_of(
 def only_job(capture: Capture, block: str, what: str) -> dict[str, Any]:
     """Return the values of the fields of a capture's only job, by field name.
 
-    Raises Unsupported unless the capture has exactly one job, of ``block``; ``what`` says in the
-    error what is done with such a job.
+    Raises Unsupported unless the capture has exactly one job, of ``block``; the error says ``what``
+    ("the simulated device runs") one of this block.
     """
     if [job.block for job in capture.jobs] != [block]:
         blocks = ", ".join(job.block for job in capture.jobs) or "none"
@@ -95,8 +95,8 @@ def names_of(registers: RegisterMap) -> dict[int, str]:
 def _cuts(registers: RegisterMap, raw: bool) -> list[list[Cut]]:
     """Return for each word of a map how to compute its fields: (full name, field, pieces).
 
-    The field is None if its value is a weighted sum of its pieces, which are (word, lsb, mask,
-    weight of the lowest bit). A sign is a piece of its own: the highest bit once more, with a
+    A piece is (word, lsb, mask, weight of the lowest bit). The field is None if its value is the
+    weighted sum of its pieces. A sign is a further piece: the highest bit once more, with a
     negative weight.
     """
     out: list[list[Cut]] = [[] for _ in registers.registers]
@@ -160,8 +160,8 @@ def agree(
 
 
 def known(values: Named, allowed: Mapping[str, Collection[Any]], text: str = DEVICE) -> None:
-    """Raise Hang for the first field with a value that a simulated unit does not know, because the
-    value is not ``allowed``; a field with no allowed values may have any value but 0.
+    """Raise Hang for the first field whose value is not among its ``allowed`` values, those that a
+    simulated unit knows; a field with no allowed values may have any value but 0.
     """
     for name, numbers in allowed.items():
         hang_if(not numbers and values[name] == 0, f"{name} is 0")

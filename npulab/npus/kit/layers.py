@@ -13,7 +13,7 @@ from npulab.quant.emulate.engines import clamps_alike
 from npulab.quant.layers import PADDINGS, Conv2D, FullyConnected, QuantParams, pads
 from npulab.support.refuse import refuse_if
 
-PLAIN = (None, "relu")  # the activations of most units
+PLAIN = (None, "relu")  # the activations that most NPUs can do
 
 
 def of_type(layer: Any, dtype: str) -> Any:
@@ -27,7 +27,7 @@ def of_type(layer: Any, dtype: str) -> Any:
     changed: dict[str, Any] = {"dtype": dtype}
     if hasattr(layer, "weights") and layer.weights.dtype != dtype:
         changed["weights"] = as_codes(layer.weights, dtype)
-        changed["weight_bits"] = 8  # moved codes of fewer bits need all bits
+        changed["weight_bits"] = 8  # codes of fewer bits, moved by 128, need all 8 bits
         tensors.append("weight_q")
     for name in tensors:
         params = getattr(layer, name, None)
@@ -56,8 +56,8 @@ def plain_activation(layer: Any, where: str, allowed: Sequence[str | None] = PLA
     """Return the layer with one of the ``allowed`` activations: its own, or else the last of them
     that gives the same codes.
 
-    So relu6 is "relu" if no code is above 6, and None too if none is below 0. Raises ValueError,
-    which begins with ``where``, if no allowed activation gives the same codes.
+    So relu6 becomes "relu" if the type has no code above 6. Raises ValueError, which begins with
+    ``where``, if no allowed activation gives the same codes.
     """
     if layer.activation in allowed:
         return layer
@@ -116,7 +116,7 @@ def behind(size: int, outputs: int, kernel: int, stride: int, before: int, apart
     """Return how many cells the last window reaches past the end of an axis of ``size`` cells; the
     first window begins ``before`` cells before the axis.
 
-    The number is negative if the last cells of the axis are in no window; ``apart`` is the
+    The number is negative if no window holds the last cells of the axis; ``apart`` is the
     dilation.
 
     >>> behind(8, 4, 3, 2, 0), behind(8, 3, 3, 2, 0)

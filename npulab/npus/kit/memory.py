@@ -118,14 +118,14 @@ class Memory:
             _, known = self.pages[page]
             starts = np.flatnonzero(known & ~np.concatenate(([False], known[:-1])))
             for start in (page * PAGE + starts).tolist():
-                # else the bytes are a part of a segment from the page before
+                # bytes before ``end`` belong to a segment that began in an earlier page
                 if start >= end or not out:
                     out[start] = self.stretch(start)
                     end = start + len(out[start])
         return out
 
     def tensor(self, start: int, layout: Layout) -> Array:
-        """Return the tensor that lies at an address in a layout."""
+        """Return the tensor at an address, unpacked by ``layout``."""
         return layout.unpack(self.read(start, layout.size))
 
     def _page(self, page: int) -> tuple[Array, Array]:
@@ -188,13 +188,13 @@ def bytes_at(capture: Capture, name: str, address: int, size: int) -> bytes:
     if start < 0 or start + size > len(data) or size > MOST_BYTES:
         raise ValueError(
             f"capture {capture.name}: buffer {name!r} has {len(data)} bytes from "
-            f"{base:#x} on, its words say {size} bytes at {address:#x}"
+            f"{base:#x} on, the words say {size} bytes at {address:#x}"
         )
     return data[start : start + size]
 
 
 def tensor_at(capture: Capture, name: str, address: int, layout: Layout) -> Array:
-    """Return the tensor that lies in a layout at an address, out of the buffer ``name``; raises as
+    """Return the tensor at an address in the buffer ``name``, unpacked by ``layout``; raises as
     ``bytes_at``.
     """
     return layout.unpack(bytes_at(capture, name, address, layout.size))

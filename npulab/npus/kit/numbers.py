@@ -11,7 +11,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 Number = TypeVar("Number", int, Array)
-SIGNED = 128  # distance between the codes of int8 and of uint8
+SIGNED = 128  # a uint8 code is the int8 code of the same meaning plus this
 
 
 def ceil_div(value: Number, by: int) -> Number:
@@ -44,7 +44,7 @@ def wrapped(value: Number, bits: int = 32) -> Number:
 
 @cache
 def half(bits: int) -> float:
-    """Return the real number that 16 bits are as a float16.
+    """Return the real number that the 16 raw bits of a float16 stand for.
 
     >>> half(0x3C00)
     1.0

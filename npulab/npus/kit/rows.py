@@ -1,5 +1,5 @@
-"""Fields of a job computed from a subject by a table: a row says when it applies, and where its
-number comes from.
+"""A table that computes fields of a job from a subject, such as a layer: a row says when it
+applies, and which attribute of the subject is the field's number.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Texts that people paste: how they are read, with limits, and the lines that a reader skipped as
-rows.
-"""
+"""Texts that people paste: reading them with limits, and the rows that describe skipped lines."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ from npulab.support.files import first_bytes, read_bounded
 from npulab.support.refuse import refuse_if
 
 MOST_BYTES = 2**26
-MOST_LINES = 2**21  # a line takes far more memory than its letters
-LOOK = 2**20  # how many bytes of a file are searched for the sign of a format
-# the most rows of skipped lines, and the most letters of a row's text
+MOST_LINES = 2**21  # Lines are limited too, because a line takes far more memory than its letters.
+LOOK = 2**20  # This many bytes of a file are searched for the sign of a format.
+# Skipped lines become at most 16 rows, with at most 60 letters of text each.
 MOST_ROWS, MOST_SHOWN = 16, 60
 NBSP = "\xa0"  # the non-breaking space, which blogs have in place of blanks
 
@@ -30,7 +28,7 @@ def plain_text(data: bytes) -> str:
     """Return bytes as text: UTF-8, or Latin-1 if they are not UTF-8; non-breaking spaces become
     blanks.
 
-    A character that is cut off at the end does not make the bytes Latin-1.
+    A UTF-8 character that is cut off at the end does not make the bytes Latin-1.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -61,10 +59,10 @@ def lines_of(path: Path) -> list[Line]:
 
 
 def skipped_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """Return lines that a reader skipped, as rows for a capture's parameters: a row for each run of
-    consecutive lines.
+    """Return rows that describe the lines a reader skipped, for a capture's parameters: a row for
+    each run of consecutive lines.
 
-    A row has the number of the first ``line`` of a run, how many ``lines`` it has, and the first
+    A row has the number of a run's first ``line``, how many ``lines`` the run has, and the first
     line's ``text``; the last of at most 16 rows counts all further lines. Empty lines are left out.
 
     >>> skipped_rows([Line(3, "boot"), Line(4, "more"), Line(9, "end")])

@@ -182,7 +182,7 @@ def test_buffers_by_address() -> None:
         (buffer_of, ("no",), "buffer 'no' is missing, there are input, other"),
         (buffer_of, ("input", 7), "buffer 'input': got 8 bytes, allowed by its words are 7"),
         (bytes_at, ("other", 0, 0), "address 'other' is missing, which says where the"),
-        (bytes_at, ("input", 0x106, 3), "'input' has 8 bytes from 0x100 on, its words"),
+        (bytes_at, ("input", 0x106, 3), "'input' has 8 bytes from 0x100 on, the words"),
     ):
         with pytest.raises(ValueError, match=re.escape(text)):
             call(capture, *arguments)

@@ -626,7 +626,7 @@ def test_device_hangs(fields: dict[str, int], words: str, rockchip: Target) -> N
         ),
         (
             {"CNA__DCOMP_ADDR0__DECOMPRESS_ADDR0": 16},
-            "buffer 'coefficients' has 288 bytes from 0xc0000000 on, its words say ",
+            "buffer 'coefficients' has 288 bytes from 0xc0000000 on, the words say ",
         ),
     ],
 )
