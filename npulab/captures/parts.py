@@ -49,8 +49,8 @@ except ImportError:  # this system has no file locks
 PARTS, SUMS, BUFFERS = "parts", "sums", "buffers"  # names of the folders in a store's folder
 SUFFIX = ".parquet"
 VERSION = 1  # Files of a store that state another version are refused.
-BATCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # The name of a batch has this form.
-FRESH = 60.0  # A hidden folder younger than this (seconds) may belong to a writer that begins.
+BATCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # ``BATCH`` matches the name of a batch.
+FRESH = 60.0  # A hidden folder younger than ``FRESH`` seconds may be a writer's that just began.
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,11 @@ HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
 TRUSTED = "NPULAB_TARGETS"
 GROUP = "npulab.targets"
-SHARED = {"kit", "template"}  # These folders of ``npus`` are not targets.
+SHARED = {"kit", "template"}  # The folders ``SHARED`` of ``npus`` are not targets.
 # Key: place of a target that a person asked for by name; value: the sums of its code at that time.
 _asked: dict[Path, Sums] = {}
-_ran: set[Path] = set()  # The code in these places has run.
-_loading: list[str] = []  # Targets of these names are being loaded; their rules are not known yet.
+_ran: set[Path] = set()  # ``_ran`` are the places whose code has run.
+_loading: list[str] = []  # The targets ``_loading`` are not loaded whole: their rules are missing.
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ def asked_target(name: str) -> Target:
 
 
 def target(name: str) -> Target:
-    """The target of a capture in memory.
+    """The target of this name, for a capture in memory.
 
-    It is loaded as by ``asked_target``; but if its code has run before and was changed since,
-    ValueError is raised unless it is trusted in its present state.
+    It is loaded as by ``asked_target``. But if the target's code has run before and was changed
+    since, ValueError is raised unless the code is trusted in its present state.
     """
     code = _code(name)
     return _target(name, asked=code is None or code.place not in _ran)
@@ -287,7 +287,7 @@ def _folders(where: Path) -> list[str]:
 def _load_rules(of: str) -> None:
     """Load the target of this name, if there is one, so that its rounding rules are known."""
     if of in targets() and of not in _loading:
-        stated_target(of)  # a file may name the rule, so the code must be trusted
+        stated_target(of)  # a file may name the rule, so the target's code must be trusted
 
 
 find_rules_with(_load_rules)

@@ -32,13 +32,15 @@ from npulab.support.late import pd
 from npulab.support.refuse import near, need, need_all, refuse_if
 from npulab.support.text import plural
 
-MOST_KINDS = 8  # A field with more values divides no block's jobs into kinds (assumed).
-MOST_SAMPLED = 2000  # The dividing field is chosen from at most this many jobs: 50 ms a block.
-# A division into kinds has to save more than this share of the bits of a block's jobs (assumed).
+MOST_KINDS = 8  # A field with more than ``MOST_KINDS`` values divides no jobs (assumed).
+MOST_SAMPLED = 2000  # ``MOST_SAMPLED`` jobs of a block choose the dividing field, in 50 ms.
+# A division into kinds saves more than the share ``LEAST_SAVED`` of the bits of a block's jobs
+# (assumed).
 LEAST_SAVED = 0.1
-# More than this share of a dividing field's bits must vary within single captures (assumed).
+# More than the share ``LEAST_OWN`` of a dividing field's bits varies within single captures
+# (assumed).
 LEAST_OWN = 0.5
-MOST_PERIOD = 64  # A unit that comes several times in a row has at most this many jobs.
+MOST_PERIOD = 64  # A unit that comes several times in a row has at most ``MOST_PERIOD`` jobs.
 # Names of the columns that ``Roles.sweep`` adds to the parameters.
 INDEX, COUNT = "place_in_run", "length_of_run"
 FIRST, LAST = "first_of_run", "last_of_run"
@@ -206,7 +208,7 @@ class Roles:
 
 
 def roles(captures: Iterable[Capture], name: Name | None = None) -> Roles:
-    """Find what each job of captures is in its stream.
+    """Find the role of each job of captures: what the job is in its capture's stream of jobs.
 
     ``name(capture, task)`` returns the kind of a job, or "" if it knows none; by default, a job's
     label is its kind. The kinds of all jobs without a name or label are found from their words.
@@ -346,11 +348,11 @@ def _dividing(items: Sequence[Field], columns: Sequence[Array], stream: Array) -
 
     The field has 2 to ``MOST_KINDS`` values, and fields with names for their values come first.
     Among several, the field is taken that saves the largest share of the bits of all other fields;
-    a field without names must save more than ``LEAST_SAVED``. This share is multiplied by the share
-    of the field's bits that varies within single captures, and the field is skipped if that is at
-    most ``LEAST_OWN``: a field with one value in a capture and another in the next describes the
-    layer, not the job. No field divides if fewer than half of the captures have two or more jobs of
-    the block.
+    a field without names must save more than ``LEAST_SAVED``. The saved share is multiplied by the
+    share of the field's bits that varies within single captures. A field that varies there by at
+    most ``LEAST_OWN`` is skipped: with one value in a capture and another in the next, it describes
+    the layer, not the job. No field divides if fewer than half of the captures have two or more
+    jobs of the block.
     """
     sample = np.linspace(0, len(stream) - 1, min(len(stream), MOST_SAMPLED)).astype(int)
     captures = np.unique(stream[sample], return_inverse=True)[1]
@@ -469,10 +471,11 @@ def _without_runs(stream: tuple[str, ...]) -> tuple[tuple[str, ...], Array]:
 
 
 def _of_runs(codes: Array, period: int) -> Array | None:
-    """Return the new position of each element after every run is shortened to its first unit.
+    """Return the new position of each element of ``codes`` after every run is shortened to its
+    first unit.
 
     A run is a unit of ``period`` elements that comes two or more times in a row. All copies of an
-    element get the position of the one in the first unit. Returns None if there is no run.
+    element get the position of the element in the first unit. Returns None if there is no run.
     """
     same = codes[period:] == codes[:-period]
     edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))

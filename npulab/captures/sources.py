@@ -28,8 +28,8 @@ from npulab.support.processes import arguments, execute
 
 OUTCOMES = ("captured", "refused", "failed", "hang")
 MODEL, OUT = "{model}", "{out}"
-OF_TARGETS = ("dtype", "ratio")  # These names in a target's ``allowed`` are no layer parameters.
-WORDS = 400  # At most this many characters of a source's message are kept.
+OF_TARGETS = ("dtype", "ratio")  # ``OF_TARGETS`` in a target's ``allowed`` are no parameters.
+WORDS = 400  # At most ``WORDS`` characters of a source's message are kept.
 
 
 @dataclass(frozen=True, eq=False)

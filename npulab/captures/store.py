@@ -45,10 +45,11 @@ from npulab.support.files import need_file, read_bounded, read_json, write_folde
 from npulab.support.refuse import near, need, need_path, reason, refuse_if, refusing
 from npulab.support.text import one_line
 
-# A job in capture.json has one of these keys, which names the file with its words or writes.
+# A job in capture.json has one of the keys ``WORDS``, which names the file with the job's words or
+# writes.
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")
-MOST_BYTES = 2**30  # Each file beside capture.json has at most this many bytes.
-MOST_NAMED = 12  # An error text names at most this many cases.
+MOST_BYTES = 2**30  # Each file beside capture.json has at most ``MOST_BYTES`` bytes.
+MOST_NAMED = 12  # An error text names at most ``MOST_NAMED`` cases.
 FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
@@ -409,8 +410,8 @@ def _words_at(name: str, words: Array, at: Any, count: int) -> Array:
 
 
 def _pairs(kind: str, d: Mapping[str, Any], files: Mapping[str, bytes]) -> Writes:
-    """The pairs of numbers, 32 bits each, in the file that a job's key ``kind`` names, or of 64
-    bits in that of ``kind`` + "64"; () if the job has neither key."""
+    """The pairs of numbers in the file that a job names under the key ``kind`` (32 bits each) or
+    under ``kind`` + "64" (64 bits each); () if the job has neither key."""
     for key, words in ((kind, np.dtype("<u4")), (kind + WIDE, np.dtype("<u8"))):
         if key in d:
             if len(files[d[key]]) % (2 * words.itemsize):

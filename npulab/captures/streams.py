@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Writes = Sequence[tuple[int, int]]
 PAIR = 16  # bytes of one write, offset and value with 64 bits each, as ``_as_pairs`` packs it
 WORD_BYTES = 4
-# words of jobs are searched for in a buffer if they have at least this many bytes in all, because
+# words of jobs are searched for in a buffer if they have at least ``LEAST`` bytes in all, because
 # fewer may be in the buffer by chance
 LEAST = 16
 

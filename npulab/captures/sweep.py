@@ -50,19 +50,19 @@ SWEEP_TEXTS = ("target", "chip", "block", *TEXTS, "looked_at")
 # the name of the array in a sweep's file that has the sha256 of all other arrays; files written by
 # numpy or by an older version of npulab lack this array
 SUM = "sha256"
-VERSION = 1  # This is the version of the file format.
-STATED = "version"  # The array of this name states the version; files of npulab 0.1 lack it.
+VERSION = 1  # ``VERSION`` is that of the file format.
+STATED = "version"  # The array ``STATED`` has the version; files of npulab 0.1 lack this array.
 MEMBERS = (*ARRAYS, *SWEEP_TEXTS, STATED, SUM)
-# a sweep's file has at most this many bytes, and so have its unpacked arrays in all: 60,000
+# a sweep's file has at most ``MOST_BYTES`` bytes, and so have its unpacked arrays in all: 60,000
 # captures of 1,000 words fit
 MOST_BYTES = 2**28
 WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
-WHOLE = 2**53  # A file holds parameters as float64, which is exact up to this whole number.
-MOST_LISTED = 16  # A list with more elements is a tensor and becomes no columns.
-MOST_PARAMETERS = 2**18  # A sweep has at most this many columns, each an array in memory.
-NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # numpy writes npy files of these versions.
-LAST_LETTER = 0x10FFFF  # This is the last code point of Unicode.
-SURROGATES = (0xD800, 0xDFFF)  # From first to last, these code points are halves of letters.
+WHOLE = 2**53  # A file has parameters as float64, which is exact for whole numbers to ``WHOLE``.
+MOST_LISTED = 16  # A list of more than ``MOST_LISTED`` elements is a tensor and becomes no columns.
+MOST_PARAMETERS = 2**18  # A sweep has at most ``MOST_PARAMETERS`` columns, each its own array.
+NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # numpy writes npy files of ``NPY_VERSIONS``.
+LAST_LETTER = 0x10FFFF  # ``LAST_LETTER`` is the last code point of Unicode.
+SURROGATES = (0xD800, 0xDFFF)  # The code points of this range are halves of letters.
 AXES = {
     "kernel": "hw",
     "stride": "hw",
@@ -70,8 +70,8 @@ AXES = {
     "input_shape": "hwc",
     "output_shape": "hwc",
 }
-STAMP = (1980, 1, 1, 0, 0, 0)  # All members have this date, so equal sweeps give equal bytes.
-PART = re.compile(r"\d+ of (?=\d+ )")  # A selection of rows puts this in front of ``looked_at``.
+STAMP = (1980, 1, 1, 0, 0, 0)  # Files have the date ``STAMP``, so equal sweeps give equal bytes.
+PART = re.compile(r"\d+ of (?=\d+ )")  # In ``looked_at`` of some rows, ``PART`` comes first.
 CELL = "style='text-align:left'"
 
 

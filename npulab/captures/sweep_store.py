@@ -43,17 +43,17 @@ from npulab.support.late import pd
 from npulab.support.refuse import near, need, need_path, refuse_if, refusing
 from npulab.support.text import plural
 
-MOST_ROWS = 2**20  # A batch has at most this many rows: 143 MB of memory for rows of 34 words.
-# An iteration gives sweeps of this many DuckDB vectors of 2,048 rows: 10,000,000 captures of 34
-# words were decoded with at most 520 MB of memory (bench_stores).
+MOST_ROWS = 2**20  # A batch has at most ``MOST_ROWS`` rows: 143 MB of memory if of 34 words.
+# An iteration gives sweeps of ``AT_ONCE`` DuckDB vectors, each of 2,048 rows: 10,000,000 captures
+# of 34 words were decoded with at most 520 MB of memory (bench_stores).
 AT_ONCE = 64
 MEMORY = "512MB"  # limit of DuckDB's memory; a sort that needs more uses a hidden folder
 THREADS = 2
-WORD = re.compile(r"w\d+")  # The columns of words have names of this form.
+WORD = re.compile(r"w\d+")  # ``WORD`` matches the name of a column of words.
 # Key: the type of a column in the head of a store; value: DuckDB's name of this type.
 KINDS = {"int64": "BIGINT", "float64": "DOUBLE", "text": "VARCHAR"}
-CAPTURES, FIELDS = "captures", "fields"  # ``SweepStore.sql`` knows tables of these names.
-PLACE = "npulab_row"  # In queries, this column has the number of a row in its part.
+CAPTURES, FIELDS = "captures", "fields"  # ``SweepStore.sql`` knows these two tables.
+PLACE = "npulab_row"  # In queries, the column ``PLACE`` has the number of a row in its part.
 SQL = re.compile(r"[;\x00]")
 
 
@@ -538,10 +538,10 @@ class SweepStore:
         has and which hold whole numbers; parameters named in ``floats`` may be fractions in later
         batches. Several programs may append at once.
 
-        Raises ValueError for a sweep of no captures or of more than 1,048,576, and for columns, a
-        number of words, a target, chip, block or provenance that the store does not have;
+        Raises ValueError for a sweep of no captures or of more than 1,048,576, and for one with
+        other columns, number of words, target, chip, block or provenance than the store;
         FileExistsError for a batch of this name with other contents; OSError if the disk is full.
-        Nothing is added then.
+        If it raises, nothing is added.
         """
         _check_batch(sweep, batch)
         columns = {name: _other(name, values, len(sweep)) for name, values in others.items()}
@@ -670,7 +670,7 @@ def is_store(path: str | os.PathLike[str]) -> bool:
 
 
 def opened_sweep(path: str | os.PathLike[str]) -> Sweep | SweepStore:
-    """The store at a path, of which no capture is read, or else the sweep, as ``load_sweep``."""
+    """The store at a path, without reading its captures, or the sweep that ``load_sweep`` reads."""
     if is_store(path):
         return open_store(path)
     return load_sweep(path)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from npulab.quant.layers import Layer
 
 Features = Mapping[str, int]
-OWN = f"{Path(__file__).parents[1]}{os.sep}"  # The path of npulab's own code begins with this.
+OWN = f"{Path(__file__).parents[1]}{os.sep}"  # Paths of npulab's own code begin with ``OWN``.
 # Key: a parameter that makes a layer a variant; value: its usual values, which any ``lower`` takes.
 VARIANTS = {"output": ("codes",), "rounding": ("half-away",), "activation": ACTIVATIONS}
 STEPS = (
@@ -58,7 +58,7 @@ class Unsupported(ValueError):
 
 
 # The text of a hang for which a simulated device has no evidence ends with GUESS.
-SHOWN_BYTES = 16  # The repr of a run shows the bytes of an output of at most this many.
+SHOWN_BYTES = 16  # The repr of a run shows an output of at most ``SHOWN_BYTES`` bytes whole.
 GUESS = "which is a guess: no board or RTL confirmed it"
 
 
@@ -194,8 +194,8 @@ class Range:
 
     @property
     def differing(self) -> Sequence[int]:
-        """The offsets of the bytes that differ between ``predicted`` and ``captured``; all offsets
-        if the CRC-32 differs."""
+        """The offsets of the bytes that differ between ``predicted`` and ``captured``, or that only
+        one has; if only the CRC-32 was recorded and it differs, all offsets."""
         if self.captured is None:
             if self.crc is None or zlib.crc32(self.predicted) == self.crc:
                 return range(0)
@@ -248,7 +248,7 @@ class Importer:
 
     ``read`` raises ValueError with file and line for a broken dump; if the cases of the dump are
     independent, a broken case has its ValueError in place of a capture, and other cases are read.
-    ``readers(path)``, for dumps of independent cases, gives a function that reads the case by case,
+    ``readers(path)``, for dumps of independent cases, gives for each case a function that reads it,
     so that a case is read only when it is needed, perhaps in another process.
     """
 
@@ -316,8 +316,8 @@ class Target:
 
     - ``lift`` gives a ``Lifted``, ``lower`` a capture, ``simulate`` the output bytes from words and
       bytes alone, ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an
-      ``Item`` for every run of bits of it, ``writes`` the register writes in the words of a command
-      stream;
+      ``Item`` for every run of bits of that buffer, ``writes`` the register writes in the words of
+      a command stream;
     - ``outline`` gives the parameters, by name, of a capture's layer that its words alone state, or
       those that the words would state of a given layer;
     - ``claims`` gives a ``Claim`` for every field that another source than the capture speaks of;

@@ -100,9 +100,9 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class Waits:
-    """What waits for what in a stream: ``units`` has the unit of each job ("" if none is stated),
-    ``waits`` a row for each token that is popped, ``stuck`` the numbers of jobs that never begin.
-    """
+    """Which jobs of a stream wait for tokens: ``units`` has the unit of each job ("" if none is
+    stated), ``waits`` a row for each token that a job pops, ``stuck`` the numbers of the jobs that
+    never begin."""
 
     units: tuple[str, ...]
     waits: tuple[Wait, ...]
@@ -162,8 +162,8 @@ def passed_by(job: Job, capture: Capture, tokens: Tokens) -> Passed:
 
 
 def waits_of(capture: Capture, tokens: Tokens) -> Waits:
-    """Return which jobs of a capture wait for tokens of which others; the first pop of a unit's
-    tokens takes the first push."""
+    """Return which jobs of a capture wait for tokens of which other jobs. Between two units, the
+    first pop takes the first push."""
     units = []
     pushed: dict[tuple[str, str], list[int]] = {}
     popped: list[tuple[int, str]] = []

@@ -30,8 +30,8 @@ from npulab.support.json_text import json_of
 from npulab.support.refuse import refuse_if, refusing
 
 VERSION = 1
-MOST_BYTES = 2**28  # A verdict file, which holds a whole journal, has at most this many bytes.
-MOST_INPUT = 2**28  # Each file of an input has at most this many bytes.
+MOST_BYTES = 2**28  # A verdict file, with its whole journal, has at most ``MOST_BYTES`` bytes.
+MOST_INPUT = 2**28  # Each file of an input has at most ``MOST_INPUT`` bytes.
 SUM = "sha256"
 KEYS: dict[str, type | tuple[type, ...]] = {
     "made with": str,
@@ -60,8 +60,8 @@ class Verdict:
     @classmethod
     @refusing()
     def read(cls, path: str | Path) -> Verdict:
-        """The verdict in a file; raises ValueError for a file that is no verdict, is damaged, or is
-        of a later version."""
+        """The verdict in a file; raises ValueError for a file that is no verdict, was changed or
+        damaged, or is of another version."""
         path = Path(path)
         found = json_of(read_bounded(path, MOST_BYTES), path)
         known = isinstance(found, dict) and found.get("npulab") == "verdict"

@@ -27,8 +27,8 @@ DEVICE = "{name} is {got}, the simulated unit knows {allowed} only"
 
 
 class Values(dict[str, int]):
-    """Values of fields by full name; a name without a value raises Unsupported: the task does not
-    write the register.
+    """Values of fields by full name; a name without a value raises Unsupported, because the job
+    does not write the field's register.
     """
 
     def __missing__(self, name: str) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 Number = TypeVar("Number", int, Array)
-SIGNED = 128  # a uint8 code is the int8 code of the same meaning plus this
+SIGNED = 128  # a uint8 code is the int8 code of the same meaning plus ``SIGNED``
 
 
 def ceil_div(value: Number, by: int) -> Number:

@@ -13,8 +13,8 @@ from npulab.support.files import read_table
 
 
 class Row(NamedTuple):
-    """A row of the table: if all attributes of the subject named in ``when`` are true, ``field`` is
-    ``number`` divided by ``unit``.
+    """A row of the table: if all attributes named in ``when`` of the subject (an object, such as a
+    layer) are true, ``field`` is ``number`` divided by ``unit``.
 
     ``number`` is a number, or the name of an attribute of the subject (with dots).
     """

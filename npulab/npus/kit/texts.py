@@ -11,8 +11,8 @@ from npulab.support.refuse import refuse_if
 
 MOST_BYTES = 2**26
 MOST_LINES = 2**21  # Lines are limited too, because a line takes far more memory than its letters.
-LOOK = 2**20  # This many bytes of a file are searched for the sign of a format.
-# Skipped lines become at most 16 rows, with at most 60 letters of text each.
+LOOK = 2**20  # The first ``LOOK`` bytes of a file are searched for the sign of a format.
+# Skipped lines become at most ``MOST_ROWS`` rows, with at most ``MOST_SHOWN`` letters of text each.
 MOST_ROWS, MOST_SHOWN = 16, 60
 NBSP = "\xa0"  # the non-breaking space, which blogs have in place of blanks
 
@@ -83,8 +83,8 @@ def skipped_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
 
 
 def skipped(lines: Sequence[Line]) -> dict[str, Any]:
-    """Return the parameter ``skipped`` of a capture, as a dict to merge; empty if no line was
-    skipped.
+    """Return the parameter ``skipped`` of a capture, as a dict to merge into its parameters; empty
+    if no line was skipped.
     """
     if rows := skipped_rows(lines):
         return {"skipped": rows}
