@@ -253,5 +253,5 @@ def read_buffer(store: Path, name: str) -> bytes:
     )
     data = path.read_bytes()
     found = hashlib.sha256(data).hexdigest()
-    refuse_if(found != name, path, f"sha256 {found[:12]}...", "is that of its name")
+    refuse_if(found != name, path, f"sha256 {found[:12]}...", "is that of the file name")
     return data

@@ -359,8 +359,8 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
     for name, column in sweep.parameters.items():
         if column.dtype.kind == "i" and max(abs(int(column.min())), abs(int(column.max()))) > WHOLE:
             raise ValueError(
-                f"{path}: parameters: got {name} beyond 2**53, allowed are whole numbers of at "
-                "most 2**53, which float64 holds exactly"
+                f"{path}: parameters: got {name} past 2**53, allowed are whole numbers up to "
+                "2**53, which float64 holds exactly"
             )
     arrays = {
         "words": sweep.words.astype("<u4"),

@@ -587,7 +587,7 @@ class SweepStore:
             have, got = getattr(head, what), getattr(new, what)
             names = [*{*have} ^ {*got}]
             wrong = ", ".join(names)
-            refuse_if(names, f"{self.path}: {what}", f"{wrong} not in both", "are those it has")
+            refuse_if(names, f"{self.path}: {what}", f"{wrong} not in both", "are the store's")
             for name, kind in have.items():
                 other = got[name] != kind and (kind, got[name]) != ("float64", "int64")
                 refuse_if(
@@ -678,7 +678,7 @@ def opened_sweep(path: str | os.PathLike[str]) -> Sweep | SweepStore:
 
 def new_store(sweep: Sweep, path: Path) -> Path:
     """Write a sweep as a new store, whole or not at all, and return its path."""
-    refuse_if(path.exists(), path, "a path that is there", "is a new one", FileExistsError)
+    refuse_if(path.exists(), path, "a path that exists", "is a new path", FileExistsError)
     path.parent.mkdir(parents=True, exist_ok=True)
     with hidden_folder(path.parent) as folder, named_as(path):
         store = open_store(folder / path.name)

@@ -98,7 +98,7 @@ class _Form:
 
     def little(self, path: Path) -> None:
         """Raise ValueError if ``big_endian`` is set for a file whose words are not raw bytes."""
-        refuse_if(self.big_endian, path, "big-endian", "is it for a file of bytes")
+        refuse_if(self.big_endian, path, "big-endian", "is big-endian for a file of bytes")
 
     def rows(self, path: Path, numbers: Array) -> Array:
         """The words of a file, ``(n,)`` or ``(N, W)``, with a row for each capture: ``(N, W)``."""

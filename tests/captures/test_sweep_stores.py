@@ -171,7 +171,7 @@ def test_buffers_are_kept_by_their_hash(tmp_path: Path) -> None:
     assert store.buffer(name) == b"abc"
     (path,) = (path for path in (tmp_path / "s/buffers").rglob("*") if path.is_file())
     path.write_bytes(b"abd")
-    with pytest.raises(ValueError, match=r"sha256 .*is that of its name"):
+    with pytest.raises(ValueError, match=r"sha256 .*is that of the file name"):
         store.buffer(name)
     with pytest.raises(LookupError, match=r"is the sha256 of a buffer"):
         store.buffer("../store.json")

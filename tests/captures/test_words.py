@@ -185,7 +185,7 @@ DAMAGED: dict[str, tuple[Callable[[], object] | None, str, str]] = {
     "order of a text": (
         None,
         "all.txt --big-endian",
-        "all.txt: got big-endian, allowed is it for a file of bytes",
+        "all.txt: got big-endian, allowed is big-endian for a file of bytes",
     ),
     "beyond the width, text": (
         None,
