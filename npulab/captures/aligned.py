@@ -1,8 +1,8 @@
-"""Two streams of jobs held against each other: which job of one is which job of the other, and the
-fewest edits that make one of the other.
+"""Alignment of two streams of jobs: which job of the first stream is which job of the second, and
+the edits that turn the first stream into the second, as few as are found.
 
-An edit changes a job, inserts one, leaves one out or moves one. Jobs of one block and one number of
-words may be the same job with other words; jobs of different blocks never are.
+An edit changes, inserts, leaves out or moves one job. Only jobs of one kind may be the same job
+with other words: jobs of one block, with the same number of words unless they are register writes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from numpy import ndarray as Array
 from npulab.captures.capture import Job
 
 CHANGED, INSERTED, LEFT_OUT, MOVED = "changed", "inserted", "left out", "moved"
-# EDIT is the price of an edit. A change costs EDIT and, on top, the number of bits that differ,
-# at most MOST_BITS. So the fewest edits win, and among equally many those that change fewest bits.
+# EDIT is the price of an edit. For a changed job, the number of bits that differ is added, at most
+# MOST_BITS. So an edit costs more than the differing bits of 63 changed jobs.
 EDIT, MOST_BITS = 2**16, 2**10
-# Most cells, of 8 bytes each, of a table of prices: about 2,000 by 2,000 jobs, 32 MiB. Parts of
-# streams that need a larger table are cut in two (``_cut``).
+# The most cells of a table of prices, 8 bytes each: about 2,000 by 2,000 jobs, 32 MiB. Streams that
+# need a larger table are cut in two (``_cut``).
 MOST_CELLS = 2**22
 
 One = TypeVar("One")
-Identity = tuple[object, ...]  # what is equal for two jobs that do the same
-Kind = tuple[object, ...]  # what is equal for two jobs that are one job with other words
+# Two jobs that do the same have equal identities.
+Identity = tuple[object, ...]
+# Two jobs may be one job with other words only if their kinds are equal.
+Kind = tuple[object, ...]
 
 
 class Edit(NamedTuple):
-    """One edit: ``a`` is the number of the job in the first stream, ``b`` its number in the second.
+    """One edit; ``kind`` is "changed", "inserted", "left out" or "moved". ``a`` is the number of
+    the job in the first stream, ``b`` its number in the second.
 
     For a job that is left out, ``b`` is None. For an inserted job, ``a`` is the number of the job
     of the first stream before which it goes, or the length of the first stream if it goes last.
@@ -52,8 +55,8 @@ class Pair(NamedTuple):
 
 
 def aligned(a: Sequence[Job], b: Sequence[Job]) -> list[Pair]:
-    """Return the jobs of two streams side by side, each job once. Jobs of one stream keep
-    their order.
+    """Return the rows of an alignment. Each job is in one row, beside its counterpart in the other
+    stream if it has one; the jobs of a stream keep their order.
 
     >>> words = [np.uint32([number]) for number in (1, 2, 3)]
     >>> x, y, z = (Job("A", one) for one in words)
@@ -67,22 +70,23 @@ def aligned(a: Sequence[Job], b: Sequence[Job]) -> list[Pair]:
         if count < least:
             best, least = pairs, count
         if least <= 1:
-            break  # no alignment has fewer
+            break  # no alignment has fewer edits
     return best
 
 
 def edits(a: Sequence[Job], b: Sequence[Job]) -> list[Edit]:
-    """Return the edits that make the second stream of the first one, in the order of the streams;
-    a job that is left out in one place and inserted in another is moved."""
+    """Return the edits that turn the first stream into the second, in the order of the jobs; a job
+    that is left out in one place and inserted in another is one edit, "moved"."""
     return edits_of(a, b, aligned(a, b))
 
 
 def _alignments(a: Sequence[Job], b: Sequence[Job]) -> Iterator[list[Pair]]:
     """Yield two or three candidate alignments; the caller takes the one with the fewest edits.
 
-    The first pairs jobs by number; it is made only if the kinds of both streams are equal. The
-    second is the cheapest one if each gap costs a whole edit. The third is the cheapest one if a
-    gap costs half an edit for a job that both streams hold, because such a job may have moved.
+    The first pairs jobs by number; it is made only if both streams have the same kinds of jobs in
+    the same order. In the others, a gap is a job without a counterpart. The second is the cheapest
+    alignment if each gap costs a whole edit; the third is the cheapest if a gap costs half an edit
+    for a job that both streams hold, because this job may have moved.
     """
     if list(map(_kind, a)) == list(map(_kind, b)):
         yield _abreast(len(a), 0, 0)
@@ -115,7 +119,7 @@ class _Streams:
         )
 
     def gaps(self, identities: Sequence[Identity]) -> Array:
-        """The price of a gap beside each job, that is, of no counterpart: ``(J,) int64``."""
+        """Return the price of each of J jobs if it has no counterpart, ``(J,) int64``."""
         spared = np.array([identity in self.spare for identity in identities], bool)
         return np.where(spared, EDIT // 2, EDIT).astype(np.int64)
 
@@ -145,8 +149,9 @@ def _kind(job: Job) -> Kind:
 
 def _path(of: _Streams) -> list[Pair]:
     """Return the cheapest alignment. Jobs that are equal at the start of both streams, or at the
-    end of both, are paired first. The jobs between them are paired by prices; if they need more
-    than ``MOST_CELLS``, they are cut in two, and the result may not be the cheapest."""
+    end of both, are paired first. The jobs between them are paired by prices; if the table of
+    prices needs more than ``MOST_CELLS`` cells, the streams are cut in two, and the result may not
+    be the cheapest."""
     first, last = _ends(of.mine, of.theirs)
     pairs = _abreast(first, 0, 0)
     rows, columns = range(first, len(of.a) - last), range(first, len(of.b) - last)
@@ -189,7 +194,7 @@ def _cut(of: _Streams) -> list[Pair]:
 
     Both streams are cut at a job that occurs exactly once in each. If there are several, the one
     nearest to the middle of the first stream is taken. The parts before and after the cut are
-    aligned separately. If there is no such job, jobs are paired by their numbers.
+    aligned separately. If no job occurs once in each, jobs of one kind are paired by number.
     """
     own, other = Counter(of.mine), Counter(of.theirs)
     places = {identity: column for column, identity in enumerate(of.theirs)}
@@ -245,8 +250,8 @@ def cheapest(changes: Array, down: Array, across: Array) -> list[Pair]:
     for row in range(len(down)):
         best = table[row] + down[row]
         best[1:] = np.minimum(best[1:], table[row, :-1] + changes[row])
-        # A run of gaps costs the sum of their prices (``base``). So the sum is taken off each cell,
-        # a running minimum gives the best start of a run, and the sum is added again.
+        # ``base`` has the sums of the gaps' prices. They are subtracted, so that a running minimum
+        # finds the cheapest start of each run of gaps, and then added again.
         table[row + 1] = np.minimum.accumulate(best - base) + base
     pairs = []
     row, column = len(down), len(across)
@@ -275,8 +280,8 @@ def cheapest(changes: Array, down: Array, across: Array) -> list[Pair]:
 def _prices(a: Sequence[Job], b: Sequence[Job]) -> Array:
     """Return the price of a pair of each job of ``a`` and each job of ``b``: ``(A, B) int64``.
 
-    Equal jobs cost 0, jobs of one kind an edit and the bits that differ. Jobs of different kinds
-    cost more than two gaps, so that they are never paired.
+    A pair of equal jobs costs 0, a pair of one kind ``EDIT`` and the number of bits that differ, at
+    most ``MOST_BITS``. Jobs of different kinds cost more than two gaps: they are never paired.
     """
     prices = np.full((len(a), len(b)), 4 * EDIT, np.int64)
     columns: dict[Kind, list[int]] = {}
@@ -321,7 +326,7 @@ def edits_of(a: Sequence[Job], b: Sequence[Job], pairs: Sequence[Pair]) -> list[
                 moved[left] = places.pop(away.index(min(away)))
     targets = set(moved.values())
     out = []
-    ahead = 0  # the next job of the first stream
+    ahead = 0  # the number of the next job of the first stream
     for left, right in pairs:
         if left is None:
             if right not in targets:
@@ -345,10 +350,10 @@ def edited(
     chosen: Collection[Edit],
     changed: Mapping[int, One],
 ) -> list[One]:
-    """Return the first stream after the ``chosen`` edits, which insert, leave out or move.
+    """Return the first stream after the ``chosen`` edits, none of which may be a change.
 
-    ``changed`` holds new members for the first stream: a key is the number of a member of ``a``, a
-    value is what stands in its place.
+    ``changed`` has the changed members of the first stream: by the number of a member of ``a``,
+    the member that replaces it.
     """
     gone = {edit.a for edit in chosen if edit.kind != INSERTED}
     new = {edit.b for edit in chosen if edit.b is not None}

@@ -15,10 +15,10 @@ from npulab.captures.aligned import MOST_CELLS, cheapest
 from npulab.support.refuse import need_all, refuse_if
 from npulab.support.text import plural
 
-# A run of this many bytes that occurs once in each of two streams is taken for the same bytes.
+# If a run of this many bytes occurs once in each of two streams, the two runs are aligned.
 RUN = 8
-# The prices of two bytes that differ and of a byte that only one stream has; the bytes between two
-# runs are aligned at the lowest price.
+# The price of a pair of bytes that differ, and the price of a byte that only one stream has. Bytes
+# between two aligned runs are aligned at the lowest price.
 DIFFERENT, GAP = 3, 2
 # All streams together have at most this many bytes.
 MOST_BYTES = 2**28
@@ -30,8 +30,8 @@ class AlignedBytes:
 
     ``data (N, B) uint8`` has the byte of each stream that belongs to a byte of the reference, and
     ``places (N, B) int64`` the offset of that byte in its stream. A stream that has no such byte
-    has False in ``present (N, B) bool``, 0 in ``data`` and -1 in ``places``. ``lengths`` are the
-    streams' bytes.
+    has False in ``present (N, B) bool``, 0 in ``data`` and -1 in ``places``. ``lengths`` are
+    the numbers of bytes of the streams.
     """
 
     data: Array
@@ -59,11 +59,11 @@ class AlignedBytes:
 
 
 def aligned_bytes(streams: Sequence[bytes] | Array) -> AlignedBytes:
-    """Streams side by side: byte i beside byte i if all streams have one length, else aligned to
-    the first stream of the most common length.
+    """Return streams side by side: byte i beside byte i if all streams have one length, else
+    aligned to the first stream of the most common length.
 
-    ``streams`` are the bytes of each of N captures, or ``(N, B) uint8``. A run of 8 bytes that
-    occurs once in each of two streams is taken for the same bytes. The bytes between two runs are
+    ``streams`` are the bytes of each of N captures, or ``(N, B) uint8``. If a run of 8 bytes
+    occurs once in each of two streams, the two runs are aligned. The bytes between two runs are
     aligned by the fewest changes. Raises TypeError for anything but bytes, and ValueError for no
     stream, for a stream without bytes, and for more than 2**28 bytes in all.
 
@@ -138,8 +138,8 @@ def byte_places(a: Array, b: Array) -> Array:
 
 
 def _anchors(a: Array, b: Array) -> list[tuple[int, int]]:
-    """The offsets (in ``a``, in ``b``) of runs of 8 bytes that occur once in each stream: a longest
-    choice of such runs that have the same order in both streams."""
+    """Return (offset in ``a``, offset in ``b``) of runs of 8 bytes that occur once in each stream:
+    as many runs as have the same order in both streams."""
     mine, theirs = _once(a), _once(b)
     _, in_a, in_b = np.intersect1d(mine[0], theirs[0], assume_unique=True, return_indices=True)
     first, second = mine[1][in_a], theirs[1][in_b]
@@ -149,7 +149,7 @@ def _anchors(a: Array, b: Array) -> list[tuple[int, int]]:
 
 
 def _once(data: Array) -> tuple[Array, Array]:
-    """The runs of 8 bytes that occur once in a stream, as uint64, and their offsets."""
+    """The runs of 8 bytes that occur once in a stream, as uint64, and where each begins."""
     if len(data) < RUN:
         return np.zeros(0, np.uint64), np.zeros(0, int)
     windows = np.lib.stride_tricks.sliding_window_view(data, RUN)
@@ -160,9 +160,9 @@ def _once(data: Array) -> tuple[Array, Array]:
 
 def _ascending(numbers: Sequence[int]) -> list[int]:
     """The indices of a longest ascending subsequence of numbers."""
-    # the least number at which an ascending subsequence of 1, 2, ... numbers can end
+    # at index n: the least number that ends an ascending subsequence of n + 1 numbers
     tails: list[int] = []
-    # the index of that number, after -1 for a subsequence of no numbers
+    # at index n: the index of the number that ends a subsequence of n numbers, -1 if n is 0
     last = [-1]
     before: list[int] = []
     for place, number in enumerate(numbers):
@@ -181,11 +181,11 @@ def _ascending(numbers: Sequence[int]) -> list[int]:
 
 def _between(a: Array, b: Array) -> Array:
     """The offset in ``b`` of each byte of ``a``, -1 for none. ``a`` and ``b`` are the bytes of two
-    streams between the same two runs.
+    streams between the same two aligned runs.
 
-    Byte i belongs to byte i if both are equally long. Else the bytes with which both begin and end
-    are the same, and the bytes between are aligned by the fewest changes, or have -1 if there are
-    too many of them (``MOST_CELLS``).
+    If ``a`` and ``b`` are equally long, byte i belongs to byte i. Else the equal bytes at their
+    starts and at their ends are aligned, and the bytes between by the fewest changes. If these need
+    a table of more than ``MOST_CELLS`` cells, they have -1.
     """
     if len(a) == len(b):
         return np.arange(len(a))

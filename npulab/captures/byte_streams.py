@@ -14,7 +14,7 @@ from npulab.support.files import read_bounded
 from npulab.support.refuse import near, need_path, refuse_if, refusing
 from npulab.support.text import by_numbers, plural
 
-MOST_BYTES = 2**28  # all streams of a folder together have at most this many bytes
+MOST_BYTES = 2**28  # the most bytes of all streams of a folder together
 
 
 @dataclass(frozen=True, eq=False)

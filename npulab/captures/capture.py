@@ -25,8 +25,8 @@ from npulab.support.refuse import need, need_all, need_whole, refuse_if, shortly
 # Texts of capture.json that say where a capture comes from. Each is a field of Capture and of
 # captures.sweep.Sweep; dumps, folders, sweeps and listings read the names here.
 TEXTS = ("provenance", "source", "tool", "date")
-# The field of Capture, and key of capture.json, that says where the output comes from. It is "" if
-# the output comes from where the words come from; capture.json then has no such key.
+# The field of Capture, and key of capture.json, that says where the output comes from. If that is
+# where the words come from, the field is "" and capture.json has no such key.
 OUTPUT_TEXT = "output_provenance"
 # Where words and outputs come from: the text in capture.json, and whose answer it is. Only
 # "simulated" is npulab's own answer.
@@ -45,8 +45,8 @@ ROWS_SHOWN = 60
 CHANGED = "changed with npulab"
 WORD = 2**WORD_BITS - 1  # the largest 32-bit word: all its bits are set
 MOST_OFFSET = 2**64 - 1
-# A job's ``start`` is a job that may have a ``start`` of its own: so many levels are allowed.
-# Recorded jobs have at most 2.
+# The most levels of ``start``: a job's ``start`` is a job that may have a ``start`` of its own.
+# Recorded jobs have at most 2 levels.
 MOST_STARTS = 16
 A_MAP = "is a RegisterMap, as capture.maps[block]"
 # The parameter of a capture that says when its output was recorded, and the parameter's value for
@@ -60,7 +60,7 @@ WAITS = "waits"
 # The parameter of a capture with one job that lists the registers that were read. A row has
 # ``address`` and ``value`` as texts, and ``writes``: how many of the job's writes come before.
 READS = "reads"
-# Lists and mappings in the value of a parameter are nested at most so many levels deep.
+# The most levels to which lists and mappings may be nested in the value of a parameter.
 MOST_DEEP = 64
 # The name of the buffer that holds a recorded command stream.
 COMMANDS = "commands"
@@ -75,8 +75,8 @@ class Job:
     ``words`` is the parameter block ``(W,) uint32``. If the block is programmed by register writes,
     ``writes`` has a pair (byte offset, value that the register then holds) for each write, in the
     order of the writes, and ``words`` is the state that the writes leave in the registers of the
-    block's map. ``start`` is a job of the writes that hand a parameter block to the NPU; it counts
-    as part of the same task.
+    block's map. ``start`` is a job whose writes hand this job's parameter block to the NPU; it
+    counts as part of the same task.
 
     ``before`` has a pair (offset, value) for each register that an earlier job set and that may
     still hold that value. ``masks`` has the mask of the changed bits for each write that changes
@@ -532,7 +532,7 @@ class Capture:
         """
         if buffer not in self.records:
             raise LookupError(
-                f"capture {self.name}: got buffer {buffer!r}, its maps say of records in "
+                f"capture {self.name}: got buffer {buffer!r}, allowed are buffers with records: "
                 f"{', '.join(self.records) or 'none'}"
             )
         return self.with_buffers(**{buffer: self.records[buffer].with_fields(index, **values)})
@@ -715,14 +715,14 @@ class CaptureSet:
 
 
 def _sent(jobs: Iterable[Job]) -> list[tuple[Writes, Job | None]]:
-    """The writes and the ``start`` of each job that has any: what a recorded command stream holds
-    of the jobs."""
+    """The writes and the ``start`` of each job that has at least one of them: the parts of jobs
+    that a recorded command stream holds."""
     return [(job.writes, job.start) for job in jobs if job.writes or job.start]
 
 
 def is_records(value: Any) -> bool:
-    """True if a parameter's value is a list of at least one mapping and of mappings alone, as the
-    value of a parameter that describes tensors is."""
+    """True if a parameter's value is a list that is not empty and holds only mappings, such as a
+    list of tensors' descriptions."""
     return isinstance(value, list) and bool(value) and all(isinstance(x, Mapping) for x in value)
 
 

@@ -1,10 +1,10 @@
-"""Trials with controls: a known-good job must pass and a known-bad one must not, before, between
+"""Trials with controls: a known-good job must pass and a known-bad job must not, before, between
 and after the trials of a device.
 
-``Controlled`` is a device around another one. A trial is believed if its runs agree, and if the
-controls still end as they should; else the device is powered up, the trial runs alone from
-power-up, and what was answered since the last passing control is asked again (``TakenBack``). A
-device whose controls fail after a power-up, too, ends the search (``Unusable``).
+``Controlled`` is a device around another device. A trial is believed if its runs agree, and if the
+controls still end as they should. Else the device is powered up before each further run of the
+trial, and the caller has to ask again for the answers since the last passing control
+(``TakenBack``). If the known-good job fails after power-ups too, the search ends (``Unusable``).
 """
 
 from __future__ import annotations
@@ -36,27 +36,39 @@ from npulab.support.processes import NotRun
 from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
-EVERY = 10  # trials after which the controls run again
-AGREE = 2  # runs that have to agree more than others disagree, if no error was seen
-# Probability of a wrong answer that the lead of a trial's runs allows once errors were seen; a scan
-# makes about a thousand runs.
+# The controls run again after this many trials.
+EVERY = 10
+# A trial's runs that end alike must be this many more than its other runs, if no error was seen.
+AGREE = 2
+# Once errors were seen, a trial has as many runs as make its answer wrong with at most this
+# probability; a scan makes about a thousand runs.
 WRONG = 1e-5
-LEAST_RATE = 0.005  # least share of wrong runs that is assumed once an error was seen
-MOST_RATE = 0.25  # a larger share of wrong runs ends the search, if there were MEASURED runs
+# Once an error was seen, at least this share of wrong runs is assumed.
+LEAST_RATE = 0.005
+# A larger share of wrong runs ends the search, once there were at least MEASURED runs.
+MOST_RATE = 0.25
 MEASURED = 20
-RESTS = 3  # power-ups after which the known-good job has to pass
-MORE_RUNS = 8  # most runs of one trial beyond twice the lead that it needs
-UNLIKE = 3  # runs beyond the lead after which an output that is never the same is given up
-FILLS = (0xA5, 0x5A)  # bytes with which the output is filled before a run, in turns
-WAKE = 120.0  # seconds within which a device that reboots has to answer
-# the job whose output a run found in memory before it began, and left there
+# The known-good job has to pass after at most this many power-ups.
+RESTS = 3
+# A trial needs a lead: runs that end alike less other runs. It has at most twice the lead and this
+# many runs.
+MORE_RUNS = 8
+# A trial without two equal outputs is decided after this many runs more than its lead.
+UNLIKE = 3
+# The output is filled with these bytes, in turns, before a run.
+FILLS = (0xA5, 0x5A)
+# A device that reboots has to answer within this many seconds.
+WAKE = 120.0
+# If a run leaves in memory what was there before, this says which job had written it.
 OTHERS, OWN = "another job's", "its own"
-PAUSE = 1.0  # seconds between two questions to a device that reboots
-Z = 1.645  # standard deviations of a one-sided bound that holds in 95 of 100 cases
+# Seconds between two questions to a device that reboots.
+PAUSE = 1.0
+# A one-sided bound at this many standard deviations holds in 95 of 100 cases.
+Z = 1.645
 
 
 class TakenBack(Exception):
-    """Raised if the last ``count`` answers are not believed any more and have to be asked again."""
+    """Raised if the last ``count`` answers may be wrong; the caller has to ask for them again."""
 
     def __init__(self, count: int, reason: str) -> None:
         super().__init__(f"{reason}; {plural(count, 'answer')} before it must be asked again")
@@ -88,7 +100,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of ``Controlled``, which says what they mean."""
+    """The options of ``Controlled``; its docstring says what they mean."""
 
     every: int = EVERY
     agree: int = AGREE
@@ -108,12 +120,16 @@ class _Votes:
 
     runs: list[Run] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
-    stale: list[bytes] = field(default_factory=list)  # outputs that were in memory before the run
-    wrote: bool = False  # True if an output was not in memory before
-    checked: bool = False  # True if the known-good job passed after a run of this trial
+    # Outputs that were in memory before their run: another job's, or the byte of the fill.
+    stale: list[bytes] = field(default_factory=list)
+    # True if the output of at least one run was not in memory before that run.
+    wrote: bool = False
+    # True if the known-good job ran after a run of this trial and passed.
+    checked: bool = False
 
     def decided(self, needed: int) -> Run | None:
-        """The run that the trial's runs agree on; None while they are too few."""
+        """The run that stands for the trial; None until the runs that end alike are at least
+        ``needed`` more than the others."""
         if self.untouched:
             return Run(NOT_EXECUTED, reason="the output is what was in memory before, each time")
         outcome = max(self.outcomes, key=self.outcomes.count)
@@ -135,15 +151,15 @@ class _Votes:
 
     @property
     def untouched(self) -> bool:
-        """True if each run left what was in memory, and that was twice one thing and twice another:
-        one error can make a run that passes look so, once."""
+        """True if no run changed the output in memory, and at least two different outputs were
+        found there, each at least twice. Once may be an error of a run that passes."""
         usual = Counter(self.stale).most_common(2)
         twice = [output for output, count in usual if count > 1]
         return len(twice) > 1 and not self.wrote
 
     def errors(self, decided: Run) -> int:
-        """How many runs ended in another way than the trial, or gave another output than the one
-        that several gave."""
+        """The number of runs that differ from the run ``decided`` in outcome or output; 0 if fewer
+        than 2 runs have its outcome and output."""
         outputs = [(run.outcome, run.output) for run in self.runs]
         chosen = (decided.outcome, decided.output)
         if outputs.count(chosen) < AGREE:
@@ -154,18 +170,18 @@ class _Votes:
 class Controlled(Around):
     """A device with controls around another device; an oracle whose answers can be trusted.
 
-    ``good`` is a known-good job with its ``output``, ``bad`` a known-bad one, which must not give
-    that output; without it nobody sees that a device passes whatever it gets. Both run before the
-    first trial, after every ``every`` trials, and in ``finish()``. The good one also runs after a
-    trial that did not pass; between two runs of a trial that passed it runs with another input
-    (each byte inverted), so that memory holds something else. A trial runs until ``agree`` more
-    runs end alike than not, more if errors were seen.
+    ``good`` is a known-good job with its ``output``. ``bad`` is a known-bad job, which must not
+    give that output; without it, a device that passes every job is not noticed. Both run before the
+    first trial, after every ``every`` trials, and in ``finish()``. The good job also runs after a
+    trial that did not pass. Between two passing runs of a trial it runs with another input (each
+    byte inverted), so that memory holds another output. A trial is run until the runs that end
+    alike are ``agree`` more than its other runs; the number rises once errors were seen.
 
-    Further outcomes of a trial: "poisons" (it passes, and the known-good job then fails until
-    power-up, each time; with ``poisons_first`` also if it fails), "reboots" (the text of ``boot``
-    changed), "not executed" (the run ended and the output holds one value, the byte that the
-    parameter ``output_fill`` asked for, or what the job before wrote) and "refused" (never run:
-    ``never``, see ``npulab.captures.never``).
+    Further outcomes of a trial: "poisons" (the trial passes, and the known-good job then fails
+    until power-up, each time; with ``poisons_first`` the trial may fail too), "reboots" (the text
+    of ``boot`` changed), "not executed" (the run ended, and all bytes of the output are equal, such
+    as the fill that the parameter ``output_fill`` asks for, or are what the job before wrote) and
+    "refused" (never run: ``never``, see ``npulab.captures.never``).
 
     ``options`` are those of ``Settings``.
 
@@ -175,7 +191,7 @@ class Controlled(Around):
     method ``reset``.
 
     Raises ValueError for controls that cannot be told apart or are themselves refused. A run raises
-    TakenBack and Unusable, see there.
+    TakenBack if answers must be asked for again, and Unusable if the device cannot be trusted.
 
     >>> good = Capture("good", "demo", "x", (), buffers={"output": b"ab"})
     >>> Controlled(Simulated(), good)
@@ -209,8 +225,10 @@ class Controlled(Around):
         self._other: Capture | None = None
         self._unchecked = self._careful = 0
         self._jobs, self._since = 0, "start"
-        self._held: bytes | None = None  # the output of the last run
-        self._before = ""  # the hash of the last job
+        # The output of the last run that had an output.
+        self._held: bytes | None = None
+        # The hash of the last job since the device began; "" for none.
+        self._before = ""
 
     def _refuse_controls(self) -> None:
         expected = self.good.buffers.get(OUTPUT)
@@ -229,7 +247,8 @@ class Controlled(Around):
     # trials
 
     def run(self, capture: Capture) -> Run:
-        """Run a capture until its runs agree, with the controls that are due before it."""
+        """Run the controls that are due, then a capture until its runs agree; return the run that
+        stands for them."""
         why = self.never.why(capture)
         if why:
             self.facts = {"hash": content_hash(capture)[:SHORT], "runs": 0}
@@ -253,7 +272,8 @@ class Controlled(Around):
         return run
 
     def judge(self, capture: Capture, run: Run) -> str:
-        """What the device says of the run, or one of the outcomes that only controls show."""
+        """The device's outcome of the run, or "poisons", "reboots", "not executed" or "refused",
+        which only controls show."""
         if run.outcome in ENDINGS:
             return run.outcome
         outcome = str(self.device.judge(capture, run))
@@ -271,7 +291,8 @@ class Controlled(Around):
             self._check()
 
     def _agreed(self, capture: Capture) -> Run:
-        """Run a capture until its runs agree."""
+        """Run a capture until its runs agree; return the run that stands for them. Raises Unusable
+        if they do not agree."""
         votes, suspect = _Votes(), False
         for _ in range(2 * self.needed + MORE_RUNS):
             if self._once:
@@ -283,7 +304,7 @@ class Controlled(Around):
             if not suspect and self._doubts(outcome, votes):
                 votes.checked = True
                 if not self._healthy():
-                    # from now on each run of this trial is alone after a power-up
+                    # from now on the device is powered up before each run of this trial
                     votes, suspect = _Votes(), True
                     continue
             if suspect and not self._healthy():
@@ -313,8 +334,8 @@ class Controlled(Around):
         return outcome != "pass" or self._careful > 0
 
     def _settled(self, capture: Capture, votes: _Votes, run: Run, suspect: bool) -> Run:
-        """Take in the answer of a trial; raises TakenBack if the device failed for another reason
-        than this trial."""
+        """Count the errors of a decided trial and return its run; raises TakenBack if the
+        known-good job failed, but not because of this trial."""
         self.errors += votes.errors(run)
         self.measured += len(votes.runs)
         self._refuse_errors()
@@ -334,7 +355,7 @@ class Controlled(Around):
 
     @property
     def needed(self) -> int:
-        """How many more runs of a trial have to end alike than not."""
+        """The number by which a trial's runs that end alike must exceed its other runs."""
         if not self.errors or self.agree < AGREE:
             return self.agree
         rate = min(max(self.error_rate, LEAST_RATE), MOST_RATE)
@@ -343,12 +364,12 @@ class Controlled(Around):
 
     @property
     def error_rate(self) -> float:
-        """The share of runs that ended otherwise than the same job in other runs."""
+        """The share of all runs that ended differently from most runs of the same job."""
         return self.errors / max(self.measured, 1)
 
     @property
     def error_bound(self) -> float:
-        """The share of wrong runs that is not exceeded with a probability of 95 % (Wilson)."""
+        """The upper bound of the share of wrong runs, with 95 % confidence (Wilson)."""
         count, rate, square = max(self.measured, 1), self.error_rate, Z * Z
         spread = Z * math.sqrt(rate * (1 - rate) / count + square / (4 * count * count))
         return min(1.0, (rate + square / (2 * count) + spread) / (1 + square / count))
@@ -365,7 +386,7 @@ class Controlled(Around):
     # controls
 
     def _start(self) -> None:
-        """The controls before the first trial."""
+        """Run the controls before the first trial."""
         self._see_fingerprint()
         if self._boot is not None:
             self._boot_id = said_by(self._boot, "boot")
@@ -378,8 +399,8 @@ class Controlled(Around):
         self._unchecked = 0
 
     def _begin_with(self, bad: Capture) -> None:
-        """Learn what the known-bad job does to the device, and whether more than the first job
-        after a power-up is executed."""
+        """Find out if the known-bad job poisons the device, and if the device executes only the
+        first job after a power-up; raises Unusable if the known-bad job passes twice."""
         run = self._control(bad)
         passed = not self.controls[-1].held
         if passed:
@@ -399,11 +420,12 @@ class Controlled(Around):
         self._bad_poisons = after_good == alone
         self._once = not self._bad_poisons
         if self._once and not self.can_recover:
-            raise Unusable("only the first job after a power-up is executed, and it has no reset")
+            raise Unusable("only the first job after a power-up is executed, and no reset is known")
         self._restore("the known-bad job")
 
     def _writes_other(self) -> Capture | None:
-        """The good job with another input, if the device gives another output for it."""
+        """The good job with each byte of its input inverted; None if the device does not give
+        another output for it."""
         own = self.good.buffers.get(INPUT)
         if not own or OUTPUT not in self.good.buffers:
             return None
@@ -415,7 +437,7 @@ class Controlled(Around):
         return other
 
     def _ending(self, capture: Capture) -> tuple[str, bytes | None]:
-        """How one run ends, and its output."""
+        """Run a capture once; return the outcome and the output."""
         run = self._run(capture)[0]
         return run.outcome, run.output
 
@@ -429,8 +451,8 @@ class Controlled(Around):
         )
 
     def _check(self) -> None:
-        """The controls between and after the trials; raises TakenBack if the good one failed and
-        passes again after a power-up."""
+        """Run the controls between or after trials; raises TakenBack if the known-good job failed
+        and passes again after a power-up."""
         unchecked = self._unchecked
         self._see_fingerprint()
         if not self._healthy():
@@ -442,10 +464,11 @@ class Controlled(Around):
         self._unchecked = 0
 
     def _check_bad(self, bad: Capture) -> None:
-        """The known-bad job, which must not pass, nor pass once more."""
+        """Run the known-bad job until it does not pass; raises Unusable if it passes ``RESTS``
+        times."""
         for _ in range(RESTS):
             if self._other is not None and self._other is not bad:
-                # else a bad job that is not executed would leave the good job's output
+                # without this run, a bad job that is not executed would leave the good job's output
                 self._control(self._other)
             self._control(bad)
             held = self.controls[-1].held
@@ -456,8 +479,8 @@ class Controlled(Around):
         raise self._lying()
 
     def _healthy(self) -> bool:
-        """True if the known-good job passes; a failure that is no hang is tried once more, since
-        it may be an error."""
+        """Run the known-good job; True if it passes. If it fails without a hang or a reboot, it
+        runs once more, since one run may be in error."""
         run = self._control(self.good)
         if self.controls[-1].held:
             return True
@@ -469,7 +492,8 @@ class Controlled(Around):
         return passed
 
     def _restore(self, after: str) -> None:
-        """Power the device up until the known-good job passes; raises Unusable if it does not."""
+        """Power the device up, at most ``RESTS`` times, until the known-good job passes; raises
+        Unusable if it does not. ``after`` names what made the job fail."""
         for _ in range(RESTS):
             if not self._once:
                 self._power_up()
@@ -489,7 +513,7 @@ class Controlled(Around):
         )
 
     def _control(self, control: Capture | None) -> Run:
-        """Run a control and record if it ended as it should."""
+        """Run a control once, and add to ``controls`` whether it ended as it should."""
         assert control is not None
         if self._once:
             self._power_up()
@@ -510,8 +534,8 @@ class Controlled(Around):
         return run
 
     def _passes(self, control: Capture, run: Run) -> bool:
-        """True if a run gave the output of the known-good job; if no output is known, as the
-        device judges."""
+        """True if a run gave the output of the known-good job. If one of the two outputs is not
+        known, the device judges."""
         if run.outcome != "done":
             return False
         expected = self.good.buffers.get(OUTPUT)
@@ -520,7 +544,7 @@ class Controlled(Around):
         return run.output == expected
 
     def _see_fingerprint(self) -> None:
-        """Raise Unusable if the fingerprint is not what it was."""
+        """Read the device's fingerprint; raises Unusable if it changed."""
         now = fingerprint_of(self.device, self._asked)
         before = self.fingerprint
         if before is not None and now is not None and before != now:
@@ -541,7 +565,7 @@ class Controlled(Around):
         return callable(getattr(device, "recover", None))
 
     def _power_up(self) -> bool:
-        """Power the device up; False if it cannot be."""
+        """Power the device up; False if there is no way to."""
         if not self.can_recover:
             return False
         self.device.recover()
@@ -555,8 +579,8 @@ class Controlled(Around):
         self._jobs, self._since, self._before = 0, since, ""
 
     def _run(self, capture: Capture) -> tuple[Run, str]:
-        """Run a capture once. The text says if its output was in memory before: "" if it was not,
-        ``OTHERS`` if another job left it there, ``OWN`` if it did itself, the run before."""
+        """Run a capture once; return the run, and a text that says if its output was in memory
+        before: "" if not, ``OWN`` if the last job was the same job, else ``OTHERS``."""
         fill = FILLS[self.runs % len(FILLS)]
         asked = capture
         if self._fills:
@@ -588,7 +612,8 @@ class Controlled(Around):
         return run, stale
 
     def _seen_boot(self, run: Run) -> Run:
-        """The run as a reboot, if the device began anew during it."""
+        """The run; with the outcome "reboots" if the boot text changed during it, unless a hang
+        explains the change."""
         now = self._woken()
         if now == self._boot_id:
             return run
@@ -606,7 +631,7 @@ class Controlled(Around):
         return isinstance(self.device, Command) and self.device.reset is not None
 
     def _woken(self) -> str:
-        """The boot text, asked until the device answers."""
+        """The boot text, asked for until the device answers, at most ``WAKE`` seconds long."""
         assert self._boot is not None
         until = time.monotonic() + WAKE
         while True:
@@ -631,7 +656,7 @@ class Controlled(Around):
 
     @property
     def sentence(self) -> str:
-        """What the controls say of the device."""
+        """A sentence on what the controls say of the device."""
         if not self.controls:
             return "no control has run"
         held, ran = self.counts("good")
@@ -656,15 +681,15 @@ class Controlled(Around):
 
 
 def _innermost(device: Any) -> Any:
-    """The device that runs captures; devices that are wrapped around it are taken off."""
+    """The device that runs captures itself, inside all devices that are wrapped around it."""
     while isinstance(device, Around) and getattr(device, "device", None) is not None:
         device = device.device
     return device
 
 
 def facts_of(oracle: Callable[[Capture], str]) -> dict[str, Any]:
-    """What a device with controls, or one made around it, knows of its last trial, for a journal;
-    an empty dict for other oracles."""
+    """What a journal records of the last trial of a device with controls, which ``oracle`` is or
+    has inside; an empty dict for any other oracle."""
     found = controlled_of(oracle)
     if found is None:
         return {}
@@ -672,16 +697,17 @@ def facts_of(oracle: Callable[[Capture], str]) -> dict[str, Any]:
 
 
 def controlled_of(oracle: Any) -> Controlled | None:
-    """The device with controls inside of an oracle; None if there is none."""
+    """The device with controls that an oracle is or has inside; None if there is none."""
     while oracle is not None and not isinstance(oracle, Controlled):
         oracle = getattr(oracle, "device", None)
     return oracle
 
 
 def refuse_workers(oracle: Any, executor: object) -> None:
-    """Raise ValueError for workers with a device whose controls are runs in a stated order."""
+    """Raise ValueError if an ``executor`` is given for a device with controls, which has to run
+    its controls and trials in order."""
     if executor is not None and controlled_of(oracle) is not None:
         raise ValueError(
-            "executor: got workers with a device with controls, allowed is executor=None, as its "
-            "controls are run before and after each trial"
+            "executor: got workers with a device with controls, allowed is executor=None, as "
+            "controls run before and after the trials"
         )

@@ -1,5 +1,5 @@
-"""Sources with controls: a known-good layer must give the same words, another layer other words,
-before and after each answer of a source of captures."""
+"""Sources of captures with controls: a known-good layer must give the same words after each
+question, and another layer must give other words at the start."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from npulab.captures.sources import Answer, Source
 from npulab.registers.filters import Test, filter_of
 from npulab.support.text import plural
 
-AGREE = 2  # answers that have to be alike
-MOST_ASKED = 9  # most questions about one layer
+# Equal answers must be at least this many more than all other answers together.
+AGREE = 2
+# A layer whose answers are not decided after this many questions ends the search.
+MOST_ASKED = 9
 CAPTURED, REFUSED, HANG = "captured", "refused", "hang"
 Layer = Mapping[str, float]
 
 
 class ControlledSource:
-    """A source of captures around another one, whose answers can be trusted; ``explore`` takes it.
+    """A source of captures around another source, with answers that can be trusted; ``explore``
+    takes it.
 
-    Each layer is asked for until two answers have the same words (addresses apart) and more than
-    others; between them ``good`` is asked for, the parameters of a layer that has to give the words
-    that it gave first. ``bad`` are those of a layer that has to give other words, or none. If
-    ``good`` does not give its words, ``recover()`` makes the source ready again and the layer is
-    asked for alone. The answer's text says if it is this layer which poisons the source.
+    A layer is asked for until equal answers are at least 2 more than all other answers together;
+    two answers are equal if their words are, addresses apart. ``good`` are the parameters of a
+    known-good layer, which is asked for after each question and has to give the words that it gave
+    at the start. ``bad``, if given, are the parameters of a layer that has to give other words at
+    the start. If ``good`` does not give its words, ``recover()`` makes the source ready again, and
+    the layer's answers so far do not count. The text of an answer says if its layer poisons the source.
 
     ``fingerprint`` (see ``npulab.captures.fingerprints``) is compared after each answer. Layers for
     which a condition in ``never`` holds (``input_h > 64``) are refused and not asked for. Raises
-    ValueError for a condition without a parameter; an answer raises Unusable, an OSError.
+    ValueError for a condition on an unknown parameter; a call raises Unusable (an OSError) if the
+    source cannot be trusted.
     """
 
     def __init__(
@@ -51,8 +56,10 @@ class ControlledSource:
         self.asked = self.answers = self.recoveries = 0
         self._fingerprint, self._recover = fingerprint, recover
         self._known: Fingerprint | None = None
-        self._words = ""  # the key of the good layer's answer
-        self._lock = threading.Lock()  # a source may be called from several threads
+        # The key of the known-good layer's answer; "" before the first question.
+        self._words = ""
+        # Several threads may call one source.
+        self._lock = threading.Lock()
 
     @property
     def record(self) -> dict[str, Any]:
@@ -76,8 +83,8 @@ class ControlledSource:
             return answer
 
     def _start(self) -> None:
-        """Take the words of the good layer as known, if they are the same twice, and other words
-        than the bad layer's."""
+        """Keep the words of the known-good layer; raises Unusable if it gives no capture, or if the
+        bad layer gives the same words."""
         self._see_fingerprint()
         answer = self._voted(self.good, 0)
         if answer.outcome != CAPTURED:
@@ -90,7 +97,7 @@ class ControlledSource:
             )
 
     def _voted(self, parameters: Layer, seed: int) -> Answer:
-        """The answer that a layer gives most often, without controls."""
+        """Ask for a layer until an answer is chosen, without the known-good layer in between."""
         answers = [self._ask(parameters, seed) for _ in range(AGREE)]
         while _chosen(answers) is None:
             answers.append(self._ask(parameters, seed))
@@ -100,8 +107,8 @@ class ControlledSource:
         return chosen
 
     def _agreed(self, parameters: Layer, seed: int) -> Answer:
-        """The answer that a layer gives, asked for until answers agree and with the good layer
-        between them."""
+        """Ask for a layer until an answer is chosen, and for the known-good layer after each
+        question."""
         answers: list[Answer] = []
         suspect, poisoned = False, 0
         while True:
@@ -112,7 +119,7 @@ class ControlledSource:
             if suspect:
                 poisoned += not healthy
             elif not healthy:
-                # from now on each question is asked alone of a source that is ready again
+                # from now on the source is ready before each question about this layer
                 answers, suspect = [], True
                 continue
             chosen = _chosen(answers)
@@ -129,12 +136,13 @@ class ControlledSource:
         return self.source(parameters, seed)
 
     def _healthy(self) -> bool:
-        """True if the good layer gives its words, at once or at the second time."""
+        """True if the known-good layer gives its words, at the first or the second question."""
         first = _key(self._ask(self.good, 0)) == self._words
         return first or _key(self._ask(self.good, 0)) == self._words
 
     def _restore(self) -> None:
-        """Make the source ready until the good layer gives its words; raises Unusable."""
+        """Recover the source until the known-good layer gives its words; raises Unusable if it does
+        not after ``RESTS`` times."""
         self._see_fingerprint()
         for _ in range(RESTS):
             if self._recover is not None:
@@ -178,8 +186,8 @@ class ControlledSource:
 
 
 def _chosen(answers: list[Answer]) -> Answer | None:
-    """The first of the answers that are alike and at least two more than all others; None if there
-    are none."""
+    """The first of the most common equal answers; None unless they are at least 2 more than all
+    other answers together."""
     keys = [_key(answer) for answer in answers]
     if not keys:
         return None
@@ -190,8 +198,8 @@ def _chosen(answers: list[Answer]) -> Answer | None:
 
 
 def _key(answer: Answer) -> str:
-    """What has to be the same in two answers for one layer: the outcome, and the fields of all jobs
-    but addresses."""
+    """A text that is the same for equal answers: the outcome if there is no capture, else a sha256
+    of the fields of all jobs, addresses left out."""
     if answer.capture is None:
         return answer.outcome
     return hash_of({"jobs": [_values(number, answer.capture) for number in _jobs(answer.capture)]})

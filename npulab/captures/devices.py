@@ -29,17 +29,21 @@ from npulab.support.files import read_bounded, write_folders
 from npulab.support.processes import End, NotRun, Program, Stopped, arguments, execute, undisturbed
 from npulab.support.refuse import refuse_if
 
-HERE = "{capture}"  # the folder's path replaces this text in arguments
-# exit statuses that say that nothing was run: those of a shell and of ssh for a program that could
-# not be started or reached, and (negative) signals that people send
+# In a program's arguments, the path of the capture's folder replaces this text.
+HERE = "{capture}"
+# Exit statuses which say that nothing was run: those of a shell or of ssh for a program that could
+# not be started or reached, and the (negative) signals that people send.
 NOT_RUN = (126, 127, 255, -signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM)
-LARGEST = 2**28  # most bytes of an output file; a larger file is not read
-# code of an oracle that passes a run if it writes what the good capture writes on the simulated
-# device
+# The most bytes of an output file; a larger file is not read.
+LARGEST = 2**28
+# The code of an oracle: a run passes if it writes what the good capture writes on the simulated
+# device.
 SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
 KEYS = {answer[0]: answer for answer in ANSWERS}
-AGREE = "both devices ended alike"  # the reason of a run on two devices
-SIMULATED_DEVICE = "npulab simulated device"  # the ``tool`` of captures whose output it wrote
+# The reason of a run on two devices that ended alike.
+AGREE = "both devices ended alike"
+# The ``tool`` of captures whose output the simulated device wrote.
+SIMULATED_DEVICE = "npulab simulated device"
 
 
 @runtime_checkable
@@ -111,8 +115,8 @@ def _judged(capture: Capture, run: Run, expected: bytes | None) -> str:
 
 
 class Around:
-    """What devices around another device share: its provenance, its event ``stop``, and the call as
-    an oracle."""
+    """A device around an inner device: it has the provenance and the event ``stop`` of the inner
+    device, and can be called as an oracle."""
 
     device: Any
 
@@ -141,10 +145,10 @@ class InProcess(Around):
     from trial to trial; an oracle.
 
     ``device.run(capture)`` gets a capture without its output, and returns the bytes that the job
-    wrote, or a ``Run``; ``device.reset()``, if it has one, makes it ready after a job spoiled it.
-    It raises ``Hang`` for a job that never ends, after it has made the device ready again. A run
-    passes if its output is ``expected``, by default the capture's own. Raises ValueError for an
-    object without ``run``, and for a run that returns anything else.
+    wrote, or a ``Run``. If a job never ends, it makes the device ready again and raises ``Hang``.
+    ``device.reset()``, if there is such a method, makes the device ready after a job spoiled it. A
+    run passes if its output is ``expected``, by default the capture's own. Raises ValueError for an
+    object without ``run``, and for a ``run`` that returns anything else.
     """
 
     device: Any
@@ -155,7 +159,7 @@ class InProcess(Around):
         refuse_if(not runs, "device", f"{self.device!r:.80}", "is an object with run(capture)")
 
     def recover(self) -> None:
-        """Reset the device, if it can be reset."""
+        """Call ``reset`` of the Python object, if it has such a method."""
         reset = getattr(self.device, "reset", None)
         if reset is not None:
             reset()
@@ -182,7 +186,8 @@ class InProcess(Around):
 
 
 def _named_object(name: str) -> Any:
-    """The object that ``MODULE:CLASS`` makes; modules in the working folder are found first.
+    """Import the module of ``MODULE:CLASS`` and return what a call of the class returns; modules in
+    the working folder are found first.
 
     Raises ValueError if there is no such module or class, and if its code fails.
     """
@@ -198,7 +203,7 @@ def _named_object(name: str) -> Any:
             return made()
     except ModuleNotFoundError as error:
         raise ValueError(f"device python: got {name!r}: {error}") from None
-    except Exception as error:  # a device is the code of anybody
+    except Exception as error:  # a user's class may raise anything
         raise ValueError(
             f"device python: got {name!r}, which fails: {type(error).__name__}: {error}, at "
             f"{place_of(error, here)}"
@@ -218,8 +223,8 @@ class Against(Around):
     other: Device
 
     def run(self, capture: Capture) -> Run:
-        """Run a capture on both devices; the run of the first, whose reason says how the other
-        ended if they differ."""
+        """Run a capture on both devices; return the run of the first device. If the devices differ,
+        the run's reason says how each ended."""
         run, other = self.device.run(capture), self.other.run(capture)
         if (run.outcome, run.output) == (other.outcome, other.output):
             return replace(run, reason=AGREE)
@@ -244,10 +249,10 @@ class Probed(Around):
     trial spoiled it.
 
     A trial that passes "poisons" if the probe then hangs, or gives other bytes than its own buffer
-    ``output``. With ``before_failures`` a trial that fails poisons too, if the probe does not give
-    its bytes. After a trial that hung no probe runs: the device resets itself, as it does after a
-    probe that hung. After a probe with other bytes the device's ``recover`` is called, if it has
-    one. Raises ValueError for a probe without an output.
+    ``output``; with ``before_failures`` so does a trial that fails. After a trial that hung, the
+    probe does not count: the device resets itself, as it does after a probe that hung. After a
+    probe with other bytes, ``recover`` of the device is called, if it has such a method. Raises
+    ValueError for a probe without an output.
     """
 
     device: Device
@@ -263,8 +268,8 @@ class Probed(Around):
         )
 
     def run(self, capture: Capture) -> Run:
-        """Run a capture, then the probe; the reason of the run says how the probe ended if it was
-        spoiled."""
+        """Run a capture, then the probe; return the capture's run. If the capture spoiled the
+        device, ``spoiled`` of the run says how the probe ended."""
         if isinstance(self.device, Simulated):
             run, after = target(capture.target).simulate([capture, self.probe])
         else:
@@ -283,7 +288,7 @@ class Probed(Around):
         return replace(run, spoiled=f"the known-good capture {self.probe.name} then {how}")
 
     def judge(self, capture: Capture, run: Run) -> str:
-        """What the device says of the run, or "poisons"."""
+        """The device's outcome of the run, or "poisons"."""
         outcome = self.device.judge(capture, run)
         if run.spoiled and (outcome == "pass" or self.before_failures):
             return POISONS
@@ -297,22 +302,22 @@ class Command:
     ``program`` is a sequence of arguments, or a text that is split into arguments; no shell is
     involved unless ``shell`` asks for one. The capture lies in a temporary folder named
     ``capture``, whose path replaces ``{capture}`` in the arguments, or is added at their end. A
-    run is done if the program ends with status 0. It is a hang if the program has not ended after
+    run is done if the program ends with status 0. It hung if the program has not ended after
     ``timeout`` seconds, or ends with ``hang_status``. The statuses in ``retry_on`` (a signal is
     negative) say that nothing was run; by default they are those of a shell and of ssh, and signals
     that people send. With any other status the run has failed. If a job makes the board reboot,
     ssh ends with 255 too: ``hang_status=255`` calls that a hang.
 
     A run that is done passes if the program left the ``expected`` bytes (by default the capture's
-    own ``output``) in the file ``output`` of the folder, which holds no output before;
-    ``capture.json`` has their number as the parameter ``output_bytes``. If no bytes
-    are expected, or with ``output=None``, the status alone decides.
+    own ``output``) in the file named ``output`` in the folder. The folder holds no output before
+    the run; ``capture.json`` has the number of expected bytes as the parameter ``output_bytes``. If
+    no bytes are expected, or with ``output=None``, the status alone decides.
 
     After a hang the program ``reset`` runs, then ``cooldown`` seconds pass; a reset that failed is
     tried again before the next run. A run that did not start is tried up to ``retries`` times
     more, ``cooldown`` seconds apart. Setting the event ``stop`` ends every wait, and ends the
-    running program with its process group. ``provenance`` says what the program is for a
-    ``Recorder`` that keeps its runs.
+    running program with its process group. ``provenance`` says for a
+    ``Recorder`` whose answers the program gives.
 
     Raises ValueError for a parameter that is not allowed. A run raises NotRun (an OSError) if the
     program or the reset could not be run, and Stopped after ``stop``.
@@ -425,12 +430,12 @@ class Command:
     def _in_folder(
         self, files: dict[str, bytes], over: threading.Event
     ) -> tuple[End, bytes | None, str]:
-        """Run the program in a new folder with these files; return how it ended, the output that it
-        left, and the reason if it left none."""
+        """Run the program in a new folder with these files; return how it ended, and the output
+        that it left, or None and the reason."""
         with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as scratch:
             folder = Path(scratch, "capture")
             folder.mkdir()
-            # not synced to disk: these files need not outlast a crash
+            # written without a sync to disk: these files need not outlast a crash
             for name, data in files.items():
                 (folder / name).write_bytes(data)
             program = _with_folder(self.program, folder)
@@ -438,12 +443,12 @@ class Command:
             return end, *self._output_in(folder)
 
     def _output_in(self, folder: Path) -> tuple[bytes | None, str]:
-        """Return the output that the program left in the folder, or None, and the reason if it left
-        none."""
+        """Return the output that the program left in the folder; if there is none, return None and
+        the reason."""
         if self.output is None:
             return None, ""
         path = folder / self.output
-        if not path.is_file():  # reading a pipe of that name would wait for ever
+        if not path.is_file():  # a read of a named pipe would wait for ever
             return None, f"the program left no file {self.output}"
         if path.stat().st_size > LARGEST:
             return (
@@ -456,7 +461,7 @@ class Command:
         self._hung.set()
         try:
             self.recover()
-        except (NotRun, Stopped) as error:  # the next run begins with the reset
+        except (NotRun, Stopped) as error:  # the next run tries the reset again
             return Run("hang", reason=f"{end}; {error}")
         return Run("hang", reason=str(end))
 
@@ -479,8 +484,8 @@ class Command:
 
 
 def _with_folder(program: Any, folder: Path) -> str | tuple[str, ...]:
-    """The arguments of the program with the folder's path in place of ``{capture}``, or with the
-    path at their end."""
+    """The arguments of a program with the folder's path in place of ``{capture}``; without that
+    text, the path is added at the end."""
     if isinstance(program, str):
         path = shlex.quote(str(folder))
         if HERE in program:
@@ -498,8 +503,8 @@ def _ask(text: str) -> str:
 
 @dataclass(frozen=True)
 class Manual:
-    """A person who answers in the terminal; ``ask`` and ``say`` are called as ``input`` and
-    ``print`` are.
+    """An oracle: a person who answers in the terminal. ``ask`` and ``say`` are called as ``input``
+    and ``print`` are.
 
     With a ``folder`` each trial's capture is written there, without its output, for the person to
     run. If the input ends (EOFError) or the person presses Ctrl-C, the caller gets that exception.
@@ -524,13 +529,13 @@ class Manual:
 
 @dataclass(frozen=True)
 class Recorder:
-    """An oracle that saves every trial of another oracle as a capture in ``folder``: as
-    ``trial-0000`` and so on, after the trials that are there already.
+    """An oracle that saves every trial of another oracle as a capture in ``folder``, named
+    ``trial-0000`` and so on; the numbers go on after the trials that the folder already holds.
 
     The buffer ``output`` is the output of the trial's run; the capture has no such buffer if the
     output is not known. The parameters gain ``outcome``, ``trial_of`` (the capture's name) and
-    ``reason``. ``provenance`` says what the device is, if the device does not say it itself; raises
-    ValueError if neither says it, or if they differ.
+    ``reason``. ``provenance`` must be given if the device states none; raises ValueError if
+    there is none, or if it differs from that of the device.
     """
 
     device: Callable[[Capture], str]
@@ -574,8 +579,7 @@ class Recorder:
         buffers = dict(trial.buffers)
         if run.output is not None:
             buffers["output"] = run.output
-        # the trial is the record of a run of the changed capture; so this record is not marked as
-        # changed
+        # a trial records a run of the changed capture, so the record itself was not changed
         tools = [capture.tool.replace(CHANGED, "set with npulab"), "run as a trial by npulab"]
         date = ""
         if self.provenance != "simulated":
@@ -629,7 +633,7 @@ def as_code(oracle: Any, good: Capture) -> str:
     'npulab.Simulated()'
     """
     if isinstance(oracle, Recorder) or hasattr(oracle, "controls"):
-        return as_code(oracle.device, good)  # without the controls of a ``Controlled``
+        return as_code(oracle.device, good)  # the code of a ``Controlled`` leaves out its controls
     own = good.buffers.get("output")
     if isinstance(oracle, Probed) and oracle.probe.buffers["output"] == own:
         code = as_code(oracle.device, good)

@@ -156,7 +156,7 @@ def test_fields_of_one_and_of_several_records_are_changed() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        (("tops", 0, {}), LookupError, "got buffer 'tops', its maps say of records in ops"),
+        (("tops", 0, {}), LookupError, "got buffer 'tops', allowed are buffers with records: ops"),
         (("ops", 3, {"dst": 0}), LookupError, "buffer ops: record: got 3, allowed is 0 to 2"),
         (("ops", -1, {"dst": 0}), LookupError, "buffer ops: record: got -1, allowed is 0 to 2"),
         (("ops", "1", {"dst": 0}), TypeError, "record: got str '1', allowed is a number, a slice"),
