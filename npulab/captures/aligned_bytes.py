@@ -78,7 +78,9 @@ def aligned_bytes(streams: Sequence[bytes] | Array) -> AlignedBytes:
     refuse_if(not rows, "streams", "none", "is one for each capture")
     for number, length in enumerate(lengths):
         refuse_if(not length, "streams", f"stream {number} without bytes", "are bytes")
-    refuse_if(sum(lengths) > MOST_BYTES, "streams", f"{sum(lengths)} bytes", f"are {MOST_BYTES}")
+    refuse_if(
+        sum(lengths) > MOST_BYTES, "streams", f"{sum(lengths)} bytes", f"are at most {MOST_BYTES}"
+    )
     ((usual, _),) = Counter(lengths).most_common(1)
     reference = lengths.index(usual)
     places = np.tile(np.arange(usual), (len(rows), 1))
@@ -112,8 +114,8 @@ def _rows(streams: Sequence[bytes] | Array) -> list[Array]:
     for one in given:
         if isinstance(one, np.ndarray) and (one.dtype != np.uint8 or one.ndim != 1):
             raise TypeError(
-                f"streams: got {one.dtype} of shape {one.shape}, allowed is one row of uint8 or "
-                "the bytes of each capture"
+                f"streams: got {one.dtype} of shape {one.shape}, allowed for each capture are "
+                "bytes or one row of uint8"
             )
         rows.append(np.frombuffer(one, np.uint8))
     return rows

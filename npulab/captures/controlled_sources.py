@@ -33,7 +33,7 @@ class ControlledSource:
     known-good layer, which is asked for after each question and has to give the words that it gave
     at the start. ``bad``, if given, are the parameters of a layer that has to give other words at
     the start. If ``good`` does not give its words, ``recover()`` makes the source ready again, and
-    the layer's answers so far do not count. The text of an answer says if its layer poisons the source.
+    the layer's answers so far do not count. An answer's text says if its layer poisons the source.
 
     ``fingerprint`` (see ``npulab.captures.fingerprints``) is compared after each answer. Layers for
     which a condition in ``never`` holds (``input_h > 64``) are refused and not asked for. Raises

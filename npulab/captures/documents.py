@@ -47,13 +47,14 @@ class Document:
         return "\n".join([*lines, str(self.checked())])
 
     def checked(self) -> Findings:
-        """The findings in the document, as a result that can be printed by itself."""
+        """The findings in the document, to be printed without its tables."""
         return Findings(self.name, self.findings)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The findings in a document: rows of finding, line, about, text and source."""
+    """The findings in a document: rows of finding ("wrong" or "note"), line, about, text and
+    source."""
 
     name: str
     findings: Sequence[Finding]
@@ -93,8 +94,8 @@ class Findings:
 
 
 def document(path: str | os.PathLike[str]) -> Document | None:
-    """The contents of a file that is not a capture and that a target can list; None for any other
-    file.
+    """Read a file that is not a capture, such as a program, with the target that recognises it;
+    None if no target does.
 
     Raises ValueError with file and place for a broken file.
     """

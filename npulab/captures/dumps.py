@@ -29,9 +29,8 @@ Maps = Mapping[str, RegisterMap]
 
 
 class Recorded(NamedTuple):
-    """Jobs, buffers and addresses of a dump, as a reader of jobs may return them together; they
-    replace the jobs, buffers and addresses that the dump's files state. Without ``addresses``,
-    those of ``job.json`` count.
+    """The jobs, buffers and addresses of a dump, which a target's own reader of jobs may return.
+    They replace what the dump's files state; without ``addresses``, those of ``job.json`` count.
     """
 
     jobs: Sequence[Job]
@@ -47,19 +46,21 @@ def folder_importer(
 ) -> Importer:
     """The importer of a target's dumps that are folders, and of folders that hold such folders.
 
-    Every ``.bin`` is a buffer of that name. ``job.json`` has at least ``npu``, the target's name::
+    Every ``.bin`` file is a buffer with the name of the file. ``job.json`` has at least ``npu``,
+    the target's name::
 
         {"npu": "mine", "chip": "mine2", "provenance": "board", "source": "who, with what",
          "date": "2026-01-31", "addresses": {"input": "0x10000000"}, "parameters": {"kernel_h": 3},
          "big_endian": {"words": 4}}
 
     ``big_endian`` names the buffers that are big-endian, with the size of their words in bytes;
-    their bytes are swapped. Any other key is refused. With ``jobs``, a reader of your own, a dump
-    may have other keys, and only a key that looks like a misspelling is refused.
+    their bytes are swapped. ``tool`` and ``output_provenance`` are allowed too; any other key is
+    refused. With ``jobs``, a reader of your own, a dump may have other keys, and only a key that
+    looks like a misspelling is refused.
 
-    ``jobs(path, buffers, maps)`` returns the jobs; ``maps`` are those of the chip. It returns a
-    ``Recorded`` if buffers have other names than their files, if a file that holds the jobs is no
-    buffer, or if the jobs state the addresses.
+    ``jobs(path, buffers, maps)`` returns the jobs; ``maps`` are the maps of the chip. The reader
+    returns a ``Recorded`` if buffers have other names than their files, if a file that holds the
+    jobs is no buffer, or if the jobs state the addresses.
     Without ``jobs``, the jobs are read from ``writes.txt``, in the format of ``read_writes``, or
     from ``words.bin``, the words of the first block. The importer's ``read`` raises ValueError with
     file, what, got and allowed.
@@ -70,8 +71,8 @@ def folder_importer(
 
 @dataclass(frozen=True)
 class _DumpReader:
-    """A reader of the dumps of one target; if ``strict``, it refuses every key of a description
-    that is not in ``KEYS``."""
+    """A reader of the dumps of one target; if ``strict``, it refuses every key of ``job.json`` that
+    is not in ``KEYS``."""
 
     target: str
     chips: Mapping[str, Features]
@@ -140,9 +141,11 @@ class _DumpReader:
 
 
 def jobs_of_writes(writes: Sequence[Sequence[int]], maps: Maps, where: Path) -> tuple[Job, ...]:
-    """The jobs that register writes make: one if there is one map without copies of its block.
+    """The jobs that register writes make: one job if there is one map without copies of its block,
+    else one for each copy of a block that has writes.
 
-    Else a write that no map has raises ValueError, which names ``where``.
+    With copies or several maps, raises ValueError, which names the file ``where``, for a write to
+    an address that no map has.
     """
     block, registers = next(iter(maps.items()))
     if len(maps) == 1 and not registers.repeats:
@@ -156,7 +159,7 @@ def jobs_of_writes(writes: Sequence[Sequence[int]], maps: Maps, where: Path) -> 
 
 
 def described(path: Path) -> list[Path]:
-    """The folders among the path and the folders directly in it that hold a ``job.json``."""
+    """The folders that hold a ``job.json``: the path itself and the folders directly in it."""
     folders = []
     if path.is_dir():
         folders = [path, *sorted(path.iterdir())]
@@ -164,8 +167,8 @@ def described(path: Path) -> list[Path]:
 
 
 def stated_npu(path: Path) -> str:
-    """The NPU that the description of a folder names; raises ValueError if the description is
-    broken or names none."""
+    """The NPU that the ``job.json`` of a folder names; raises ValueError if the file is broken or
+    names no NPU."""
     npu = _description(path).get("npu")
     if not isinstance(npu, str) or not npu:
         got = "nothing"
@@ -178,7 +181,7 @@ def stated_npu(path: Path) -> str:
 
 
 def _npu(path: Path) -> str:
-    """The NPU that the description of a folder names; "" if it names none or is broken."""
+    """The NPU that the ``job.json`` of a folder names; "" if the file names none or is broken."""
     try:
         return stated_npu(path)
     except (ValueError, OSError):
@@ -186,8 +189,8 @@ def _npu(path: Path) -> str:
 
 
 def _may_be(path: Path, target: str) -> bool:
-    """True if a folder is a dump of a target, or may be meant as one: its description names the
-    target, nearly its name, or no NPU, or is broken."""
+    """True if a folder is a dump of a target, or may be meant as one: its ``job.json`` names the
+    target, a similar name or no NPU, or is broken."""
     npu = _npu(path)
     return npu in ("", target) or bool(near(npu, [target]))
 
@@ -203,7 +206,7 @@ def _of_folder(path: Path) -> Iterator[None]:
         if isinstance(error, Unsupported):
             kind = Unsupported
         text = reason(error)
-        # ``guarded`` has put the path into an error of the target's own code
+        # an error of the target's own code already has the path, from ``guarded``
         if f" of {path}: " not in text:
             text = named(path, text)
         raise kind(text).with_traceback(error.__traceback__) from error.__cause__
@@ -217,8 +220,8 @@ def _description(path: Path) -> dict[str, Any]:
 
 
 def _refuse_keys(where: Path, description: Mapping[str, Any], strict: bool) -> None:
-    """Raise ValueError for a key of a description that is not in ``KEYS``; if not ``strict``, only
-    for a key that looks like a misspelling of one in ``KEYS``.
+    """Raise ValueError for a key of ``job.json`` that is not in ``KEYS``; if not ``strict``, only
+    for a key that looks like a misspelling of a key in ``KEYS``.
     """
     for name in description:
         if name in KEYS:
@@ -231,8 +234,8 @@ def _refuse_keys(where: Path, description: Mapping[str, Any], strict: bool) -> N
 
 
 def _text_of(where: Path, description: Mapping[str, Any], name: str) -> str:
-    """The text that a description has under a name, "" if it has none; raises ValueError for
-    another type."""
+    """The text under a key of ``job.json``, "" if the key is missing; raises ValueError for a
+    value of another type."""
     given = description.get(name)
     refuse_if(not isinstance(given, str | None), f"{where}: {name}", f"{given!r:.60}", "is a text")
     return given or ""

@@ -34,14 +34,15 @@ class Faulty:
       memory holds what it held before.
     - ``wrong``: the share of jobs that give a wrong answer: a changed byte or, as often, what the
       memory held before.
-    - ``hang_every``: every so many jobs one hangs, whatever it is.
+    - ``hang_every``: if it is 3, every third job hangs, whatever the job is.
     - ``lies``: "same" gives the output of the first job for every job, "noise" random bytes.
-    - ``changes_after``: after so many jobs the board has another model file, which gives other
-      bytes; ``fingerprint()`` says so.
+    - ``changes_after``: after this number of jobs the board has another model file, which gives
+      other bytes; ``fingerprint()`` says so.
 
-    With ``fills`` the memory is filled as the parameter ``output_fill`` of a capture asks.
-    ``recover()`` powers the board up, ``boot()`` is a text that changes with each beginning.
-    ``expected`` is what passes, as for ``Simulated``. A board with the same seed does the same.
+    With ``fills``, the memory is filled before a run with the byte that the capture's parameter
+    ``output_fill`` states. ``recover()`` powers the board up, ``boot()`` is a text that changes
+    whenever the board begins anew. A run passes if its output is ``expected``, as for
+    ``Simulated``. ``seed`` sets the random faults, so that a board can be made again.
 
     Raises ValueError for a share outside of 0 to 1, or an unknown lie.
     """
@@ -73,7 +74,7 @@ class Faulty:
         self._rng = np.random.default_rng(self.seed)
 
     def run(self, capture: Capture) -> Run:
-        """Run a capture as the faults allow."""
+        """Run a capture with the faults that are switched on."""
         self.jobs += 1
         self._since += 1
         if self.fills and FILL in capture.parameters:
@@ -95,7 +96,8 @@ class Faulty:
         return run
 
     def _answered(self, capture: Capture) -> Run:
-        """The run on the simulated device, with the faults of its answer."""
+        """Run a capture on the simulated device, and put the faults that change an answer into the
+        output: poison, another model file, lies and wrong answers."""
         run = self.device.run(capture)
         if run.output is None:
             return run
@@ -121,7 +123,7 @@ class Faulty:
         return bytes(changed)
 
     def _restart(self, reason: str, powers_up: bool = True) -> Run:
-        """A hang; the board begins anew, or stays as it is."""
+        """The run of a job that hangs; if ``powers_up``, the board begins anew."""
         if powers_up:
             self._begin()
         return Run("hang", reason=reason)

@@ -1,7 +1,7 @@
-"""Fingerprints: what a device is at the moment, as text with its sha256, and what of it changed.
+"""Fingerprints: a text that says what a device is at the moment, and how it differs from before.
 
-A fingerprint has the text of the board, its kernel, driver, firmware and model, as a command or a
-function gives it, and the sha256 of the local files that a program device runs.
+A fingerprint has what a command or a function says of the board, its kernel, driver, firmware and
+model, and the sha256 of the local files that a program device runs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ from npulab.captures.devices import Command
 from npulab.support.files import bounded_sum, read_bounded
 from npulab.support.processes import NotRun, arguments, execute
 
-MOST_TEXT = 2**16  # most bytes of what a command prints that are kept
-MOST_PROGRAM = 2**28  # most bytes of a program's file whose sum is taken
-LIMIT = 60.0  # seconds after which a command counts as hung
-SHORT = 12  # hexadecimal digits by which a job or a fingerprint is named
-SHOWN = 120  # letters of a changed line that a sentence shows
+# The most bytes that a command may print.
+MOST_TEXT = 2**16
+# The most bytes of a program's file; a larger file counts as missing.
+MOST_PROGRAM = 2**28
+# A command counts as hung after this many seconds.
+LIMIT = 60.0
+# A journal names a job or a fingerprint by this many hexadecimal digits of its sha256.
+SHORT = 12
+# The most letters of a changed line that a sentence shows.
+SHOWN = 120
 INPUT, OUTPUT = "input", "output"
 
-# A command (a text that a shell reads, or arguments), or a function that returns the text
+# What gives a text: a command (a text that a shell reads, or a list of arguments), or a function.
 Asked = str | tuple[str, ...] | list[str] | Callable[[], str]
 
 
@@ -50,7 +55,7 @@ class Fingerprint:
         return self.sha256[:SHORT]
 
     def changes(self, now: Fingerprint) -> str:
-        """The first line that is another one now; "" if the texts are equal."""
+        """The first line that changed, as it was and as it is ``now``; "" if no line changed."""
         before, after = self.text.split("\n"), now.text.split("\n")
         for number in range(max(len(before), len(after))):
             was, now_is = _line(before, number), _line(after, number)
@@ -83,13 +88,13 @@ def fingerprint_of(device: Any, asked: Asked | None) -> Fingerprint | None:
 
 
 def said_by(asked: Asked, name: str) -> str:
-    """The text that a command prints, or that a function returns, without blanks at its ends;
-    raises NotRun, which begins with ``name``, as ``fingerprint_of`` does."""
+    """The text that a command prints, or that a function returns, without blanks at its ends.
+    Raises NotRun, as ``fingerprint_of`` does; the error begins with ``name``."""
     if callable(asked):
         return str(asked()).strip()
     with tempfile.TemporaryDirectory(prefix="npulab-") as folder:
         printed = Path(folder, "printed")
-        # the shell is there to send the output to a file, and to read a command that is one text
+        # the shell sends the output to a file, and reads a command that is one text
         script = asked
         if not isinstance(script, str):
             script = '"$@"'
@@ -106,8 +111,8 @@ def said_by(asked: Asked, name: str) -> str:
 
 
 def programs_of(device: Any) -> list[Path]:
-    """The local files among the arguments of a device that is a program, or of the program that it
-    is made around."""
+    """The local files among the arguments of the ``Command`` that a device is or has inside; an
+    empty list for other devices, and for a command that a shell reads."""
     inner = device
     while not isinstance(inner, Command) and getattr(inner, "device", None) is not None:
         inner = inner.device
@@ -117,7 +122,7 @@ def programs_of(device: Any) -> list[Path]:
 
 
 def sum_of(path: Path) -> str:
-    """The sha256 of a file; "missing" if it cannot be read."""
+    """The sha256 of a file; "missing" if it cannot be read or is too large."""
     try:
         return bounded_sum(path, MOST_PROGRAM)
     except (OSError, ValueError):
@@ -125,10 +130,10 @@ def sum_of(path: Path) -> str:
 
 
 def content_hash(capture: Capture) -> str:
-    """The sha256 of all that a device gets of a capture: target, chip, jobs, addresses, and buffers
-    but its output.
+    """The sha256 of all that a device gets of a capture: target, chip, jobs, addresses, and all
+    buffers except ``output``.
 
-    Equal jobs have equal hashes, whatever the captures are called.
+    The name of a capture does not change the hash.
 
     >>> a = Capture("a", "demo", "x", (), buffers={"output": b"1"})
     >>> content_hash(a) == content_hash(Capture("b", "demo", "x", ()))

@@ -8,11 +8,14 @@
      "input.bin"}, "addresses": {"input": "0x3348e240"}, "parameters": {}, "sha256": {"nn.bin":
      "..."}}
 
-A job is ``words`` (little-endian) or ``writes`` ((offset, value) pairs of words); ``commands`` is a
-command stream that the target reads the writes from. ``writes64`` are pairs of 64-bit words, for
-offsets that need them. A job may have ``before`` (pairs that an earlier job wrote) and ``masks``
-((number of a write, bits that it changes) pairs), which make it format 2; ``label`` and ``unit``
-are texts.
+A job names a file of ``words`` (32 bits, little-endian), of ``writes`` (each two words, offset and
+value), or ``commands``, a command stream from which the target reads the writes. ``start`` is
+another job; ``label`` and ``unit`` are texts.
+
+Any other key of a job makes the capture format 2: ``before`` (a file as ``writes``, of what earlier
+jobs wrote), ``masks`` (a file of two words for each mask: the number of a write, and the bits that
+it changes), one of these three keys with the end ``64`` (the file has words of 64 bits), and ``at``
+(the byte in ``jobs.bin``, the file for the words of all jobs, at which the job's words begin).
 """
 
 from __future__ import annotations
@@ -29,18 +32,24 @@ from npulab.captures.capture import COMMANDS, OUTPUT_TEXT, TEXTS, WORD, Capture,
 from npulab.captures.target import Target
 from npulab.support.refuse import near
 
-FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # keys of a job that format 1 knows
-FORMATS = (1, 2)  # a capture is format 2 if a job has keys that format 1 lacks
+# The keys of a job in format 1, which also allows the texts ``label`` and ``unit``.
+FIRST_KEYS = ("block", "words", "writes", "commands", "start")
+# A capture is format 2 if a job has a key that format 1 lacks.
+FORMATS = (1, 2)
 PAIRS = ("writes", "before", "masks")
-JOBS, AT = "jobs.bin", "at"  # a file with the words of all jobs, and the key of a job's first byte
-MANY_JOBS = 8  # fewest jobs whose words are in one file; captures of fewer keep a file for each
-LONGEST = 255  # most bytes of a file's name
-WIDE = "64"  # a key of ``PAIRS`` with this end names a file of 64-bit words
+# JOBS is a file with the words of all jobs; AT is the key for the byte where a job's words begin.
+JOBS, AT = "jobs.bin", "at"
+# From this number of jobs on, the words of all jobs are in one file; else each job has its file.
+MANY_JOBS = 8
+# The most bytes of a file's name.
+LONGEST = 255
+# A key of ``PAIRS`` with this end names a file of 64-bit words.
+WIDE = "64"
 DESCRIPTION = "capture.json"
 
 
 def need_there(path: Path) -> None:
-    """Raise FileNotFoundError for a path that does not exist, with the names near to it."""
+    """Raise FileNotFoundError, with similar names in its folder, if a path does not exist."""
     if not path.exists():
         beside = [sibling.name for sibling in path.parent.glob("*")]
         raise FileNotFoundError(f"{path}: there is no such file or folder{near(path.name, beside)}")
@@ -86,8 +95,8 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
 
 
 def _in_one_file(jobs: Sequence[dict[str, Any]], files: dict[str, bytes], where: str) -> None:
-    """Put the words of many jobs into one file, one after another: opening a file takes longer than
-    reading its words."""
+    """Replace the files of the jobs' words by one file, ``jobs.bin``: to open a file takes longer
+    than to read its words."""
     words = bytearray()
     for job in jobs:
         if "words" in job:
@@ -107,11 +116,11 @@ def _texts(capture: Capture) -> dict[str, str]:
 
 
 def _every(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Descriptions of jobs, followed by those of the jobs that start them, at any depth."""
+    """The descriptions of jobs, then those of the jobs in their ``start``, at any depth."""
     every = [*jobs]
     for job in every:
         if "start" in job:
-            every.append(job["start"])  # the loop will reach the added job too
+            every.append(job["start"])  # the loop reaches the added job too
     return every
 
 
@@ -168,7 +177,7 @@ def _pairs(
     kind: str, pairs: Writes, stem: str, where: str, files: dict[str, bytes]
 ) -> dict[str, str]:
     """Add a file of pairs of numbers to ``files``, as 32-bit words, or as 64-bit words if a number
-    needs them; return its name under the key of the description."""
+    needs them; return the file's name by its key in ``capture.json``."""
     key, dtype = kind, "<u4"
     if max(map(max, pairs)) > WORD:
         key, dtype = kind + WIDE, "<u8"
@@ -187,5 +196,8 @@ def _is_stream(job: Job, capture: Capture, target: Callable[[str], Target]) -> b
 def _add(files: dict[str, bytes], name: str, data: bytes, what: str) -> None:
     plain_name(name, what)
     if name in files:
-        raise ValueError(f"{what}: got {name!r}, which another buffer or job of the capture has")
+        raise ValueError(
+            f"{what}: got {name!r}, which another buffer or job of the capture has, "
+            "allowed is another name"
+        )
     files[name] = data

@@ -83,7 +83,7 @@ def _asked_by_trusted(frame: FrameType | None) -> bool:
 
 
 def _is_watched(file: str) -> bool:
-    """True for a file that was given to ``watch``, and for one in a folder that was."""
+    """True if a file, or a folder that holds the file, was given to ``watch``."""
     place = file
     while place:
         if place in _watched:

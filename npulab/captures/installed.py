@@ -41,8 +41,9 @@ RELATIVE = _relative_folders()
 
 
 def place_of(point: EntryPoint, dist: Distribution | None) -> tuple[Path, bool]:
-    """Return the folder or file of the module of an entry point, and True if the distribution or
-    the module is local (``is_local``)."""
+    """Return the folder or file of an entry point's module (the distribution's folder if there is
+    no such module), and True if the distribution or the module is local (``is_local``). A module of
+    an editable install is not local."""
     folder = _folder_of(dist)
     module = _module(point.module.partition(".")[0])
     local = is_local(folder)

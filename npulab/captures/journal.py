@@ -4,9 +4,10 @@ The first line says what the trials are about, so that a journal is never contin
 task. Every other line is a trial, ``{"trial": 0, "subset": [...], "reason": ..., "outcome": ...,
 "seconds": ..., "time": ...}``, with ``"guessed": true`` if the outcome is only a guess of a
 simulated device, or ``{"undo": 2}`` if the last two trials were taken back: no line is ever
-changed. A trial of a device with controls also has ``hash`` (of the job), ``jobs_since`` and
-``since`` (how many jobs ran before it since the power-up, or since another beginning), ``before``
-(the hash of the job before it), ``runs`` and ``fingerprint``. A file of version 1 is read, too.
+changed. A trial of a device with controls also has ``hash`` (of the job), ``since`` (how the device
+began last: start, power-up, hang or reboot), ``jobs_since`` (the number of jobs from then to the
+trial), ``before`` (the hash of the job before the trial), ``runs`` (their number) and
+``fingerprint``. A file of version 1 is read, too.
 """
 
 from __future__ import annotations
@@ -24,17 +25,25 @@ from npulab.support.json_text import json_of
 from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import plural
 
-VERSION = 2  # 1 has no trial that reboots, is not executed or is refused
+# Version 1 has no trials with the outcomes "reboots", "not executed" and "refused".
+VERSION = 2
 READ = (1, 2)
-MOST_BYTES = 2**28  # most bytes of a journal's file; a trial of 1,000 fields takes some 40 kB
-# errors that reading a broken line may raise
+# The most bytes of a journal's file; a trial of 1,000 fields takes some 40 kB.
+MOST_BYTES = 2**28
+# The errors that a read of a broken line may raise.
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-ANSWERS = ("pass", "fail", "hang")  # what one run shows
-POISONS = "poisons"  # the trial passed, but left the device so that a known-good job then does not
-REBOOTS = "reboots"  # the device began anew by itself
-NOT_EXECUTED = "not executed"  # the run ended, and the output holds what it held before
-REFUSED = "refused"  # the job was not run, because it is on the list of what must not be run
-ENDINGS = (POISONS, REBOOTS, NOT_EXECUTED, REFUSED)  # what only trials with controls tell apart
+# The outcomes that one run shows.
+ANSWERS = ("pass", "fail", "hang")
+# The trial left the device in a state in which a known-good job fails.
+POISONS = "poisons"
+# The device began anew by itself.
+REBOOTS = "reboots"
+# The run ended, but the job did not write the output.
+NOT_EXECUTED = "not executed"
+# The job was not run, because it is on the list of what must not be run.
+REFUSED = "refused"
+# The outcomes that only controls show.
+ENDINGS = (POISONS, REBOOTS, NOT_EXECUTED, REFUSED)
 OUTCOMES = (*ANSWERS, *ENDINGS)
 
 
@@ -79,7 +88,7 @@ class Journal:
     """Trials in the order in which they were made, in memory or in a file; an existing file is
     continued at its end.
 
-    ``about`` says what the trials are about, as JSON has it. A last line that a crash cut off is
+    ``about`` says in JSON values what the trials are about. A last line that a crash cut off is
     dropped; every other broken line is refused. Raises ValueError for a file that is not a
     journal, or is a journal about something else.
 
@@ -210,7 +219,7 @@ class Journal:
         """The trials without the last ``count``; raises ValueError if there are fewer."""
         if type(count) is not int or not 1 <= count <= len(self._trials):
             raise ValueError(
-                f"undo: got {count!r}, allowed is 1 to {len(self._trials)}, as many as there are"
+                f"undo: got {count!r}, allowed is 1 to {len(self._trials)}, the number of trials"
             )
         return self._trials[:-count]
 
@@ -258,8 +267,8 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
 
 
 def _with_line(error: Exception, path: object, number: int) -> str:
-    """The text of an error with the file and the line in front; the error of a JSON parser has both
-    already.
+    """The text of an error with the file and the line in front, unless it begins with them, as the
+    error of a JSON parser does.
     """
     text, where = str(error), f"{path}, line {number}"
     if text.startswith(where):
@@ -268,8 +277,8 @@ def _with_line(error: Exception, path: object, number: int) -> str:
 
 
 def outcomes_counted(counts: Mapping[str, int]) -> dict[str, int]:
-    """The counts of outcomes in the order of ``OUTCOMES``; of what only controls tell apart, those
-    that there are.
+    """The number of trials by outcome, in the order of ``OUTCOMES``. Outcomes of ``ANSWERS`` are
+    always there, outcomes of ``ENDINGS`` only if their number is not 0.
 
     >>> outcomes_counted({"fail": 2, "pass": 1})
     {'pass': 1, 'fail': 2, 'hang': 0}
@@ -292,14 +301,15 @@ def as_line(entry: Mapping[str, Any]) -> str:
 def _head(entry: Any) -> dict[str, Any]:
     known = isinstance(entry, dict) and entry.get("npulab") == "journal"
     if not known or not isinstance(entry.get("about"), dict):
-        raise ValueError("got no head of a journal, allowed is a journal of npulab")
+        raise ValueError("got no head of a journal, allowed is a first line of a journal of npulab")
     if entry.get("version") not in READ:
         raise ValueError(f"version: got {entry.get('version')!r}, allowed is 1 or 2")
     return entry["about"]
 
 
 def _trial(entry: Mapping[str, Any], number: int) -> Trial:
-    """The trial of a line; raises ValueError if an entry is missing or has the wrong type."""
+    """The trial that a line states; raises ValueError if its number is not ``number``, or if a
+    value is missing or has the wrong type."""
     entry = dict(entry)
     refuse_if(entry.pop("trial", None) != number, "trial", "another number", f"is {number}")
     subset, reason = entry.pop("subset", None), entry.pop("reason", None)

@@ -1,4 +1,5 @@
-"""Tables of layers: a ``.csv`` with a column of numbers for each parameter, a row a capture."""
+"""Tables of layers: a ``.csv`` with a column of numbers for each parameter and a row for each
+capture."""
 
 from __future__ import annotations
 
@@ -14,14 +15,16 @@ from npulab.support.files import read_bounded, text_of
 from npulab.support.refuse import near, refuse_if, refusing
 from npulab.support.text import plural
 
-MOST_BYTES = 2**25  # most bytes of a table
-NAMES = ("name", "capture", "case")  # a column of these names has the names of captures
+# The most bytes of a table.
+MOST_BYTES = 2**25
+# A column with one of these names has the names of captures.
+NAMES = ("name", "capture", "case")
 
 
 @dataclass(frozen=True)
 class LayerTable:
-    """The parameters of layers: the names of the columns, a row of numbers for each layer, and the
-    names of captures, none if the table has no column of them."""
+    """The parameters of layers: the names of the parameters, a row of numbers for each layer, and
+    the names of the captures; ``names`` is empty if the table does not state them."""
 
     parameters: tuple[str, ...]
     rows: tuple[tuple[int | float, ...], ...]
@@ -49,7 +52,8 @@ class LayerTable:
         return [places[name] for name in names]
 
     def columns(self, numbers: Sequence[int] | None = None) -> dict[str, list[int | float]]:
-        """The columns by npulab's names of the parameters, of some rows or of all."""
+        """The values of the parameters in the rows ``numbers``, by default in all rows: a list for
+        each parameter, by npulab's name of it."""
         rows = self.rows
         if numbers is not None:
             rows = tuple(self.rows[number] for number in numbers)
@@ -64,8 +68,8 @@ def read_layers(path: Path) -> LayerTable:
     """The table of layers in a ``.csv`` file, whose first line has the names of the columns; a
     column called name, capture or case has the names of captures.
 
-    Raises FileNotFoundError; ValueError (file, line, what, got, allowed) for a file that is no such
-    table, a name or a capture that is there twice, and a cell that is not a number.
+    Raises FileNotFoundError, and ValueError (file, line, what, got, allowed) for a file that is no
+    such table, for two columns or two captures of one name, and for a cell that is not a number.
     """
     text = text_of(read_bounded(path, MOST_BYTES), path)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -109,7 +113,7 @@ def read_layers(path: Path) -> LayerTable:
 
 def _place_of_names(path: Path, header: Sequence[str]) -> int | None:
     """The number of the column with the names of captures, None if there is none; raises ValueError
-    for a column without a name, one that is there twice, and a table without parameters."""
+    for a column without a name, two columns of one name, and a table without parameters."""
     found = None
     for place, name in enumerate(header):
         refuse_if(not name, path, f"column {place + 1} without a name", "is a name for each")

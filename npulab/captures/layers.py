@@ -25,8 +25,8 @@ from npulab.support.refuse import near, refuse_if, shortly
 
 OPS = ("conv", "fully_connected", "max_pool", "average_pool", "add")
 TOGETHER = {"kernel": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w")}
-# the usual range of each parameter, for callers that give none; with these scales, outputs stay
-# inside the range of their type
+# The range of each parameter for which a caller gives no range. With these scales, outputs stay
+# inside the range of their type.
 USUAL: Mapping[str, Any] = {
     "op": ["conv"],
     "input_h": (1, 64),
@@ -49,18 +49,21 @@ USUAL: Mapping[str, Any] = {
 }
 FLAGS = ("same", "depthwise", "relu")
 RANGE = "(low, high) or a list of values"
-MOST_SIZE = 2**24  # most elements along an axis
-MOST_WEIGHTS = 2**21  # most elements of a tensor that is made
+# The most elements along an axis.
+MOST_SIZE = 2**24
+# The most elements of a tensor that is made.
+MOST_WEIGHTS = 2**21
 
 
 def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
     """The range of every parameter of a layer: the given range, or the usual range of a parameter
-    that is not given. ``kernel`` and ``stride`` stand for both of their axes, and are kept under
-    that name. Other spellings of a name (``input_channels``) are taken, and texts of ``padding``
-    and ``activation`` for ``same`` and ``relu``.
+    that is not given. A given ``kernel`` or ``stride`` sets both axes, and stands in the result
+    instead of ``kernel_h`` and ``kernel_w``, or ``stride_h`` and ``stride_w``. Other spellings of a
+    name (``input_channels``) are taken, and texts of ``padding`` and ``activation`` for ``same``
+    and ``relu``.
 
-    Raises ValueError for a name that no layer has, for a range that is neither (low, high) nor a
-    list of numbers that such a parameter may have, and for an operator that is not known.
+    Raises ValueError for a parameter that no layer has, for a range that is neither (low, high) nor
+    a list of values, for a value that the parameter may not have, and for an unknown operator.
 
     >>> complete_ranges({"kernel": [1, 3], "op": ["conv", "add"]})["op"]
     [0, 4]
@@ -92,8 +95,8 @@ def complete_ranges(ranges: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _operators(allowed: Any) -> list[int]:
-    """The numbers (indices of ``OPS``) of the operators that are given as a name, or as a list of
-    names and numbers; raises ValueError for an unknown operator."""
+    """The indices in ``OPS`` of operators, which are given as one name or as a list of names and
+    indices; raises ValueError for an unknown operator."""
     ops = allowed
     if isinstance(allowed, str):
         ops = [allowed]
@@ -215,7 +218,7 @@ class _Draw:
         random multiples of 1/16 from -8 to below 8."""
         if np.prod(shape, dtype=float) > MOST_WEIGHTS:
             raise ValueError(
-                f"layer: got a tensor of shape {shape}, allowed are {MOST_WEIGHTS} elements"
+                f"layer: got a tensor of shape {shape}, allowed are at most {MOST_WEIGHTS} elements"
             )
         if self.dtype == "float16":
             return self.random.integers(-128, 128, shape).astype(self.dtype) / np.float16(16)

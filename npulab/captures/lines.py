@@ -1,4 +1,5 @@
-"""A capture's jobs, a line each: what a job is, and the fields that matter in it."""
+"""The jobs of a capture, one line for each: what the job is, and those of its fields that changed
+or are not 0."""
 
 from __future__ import annotations
 
@@ -20,18 +21,20 @@ from npulab.support.refuse import near, need, refuse_if
 from npulab.support.text import Row, as_address
 
 COLUMNS = ("task", "block", "kind", "name", "like", "changed", "others")
-APART = " · "  # between fields that differ from the job before and the others
+# Stands between the fields that differ from the last job of the same kind, and the other fields.
+APART = " · "
 LEGEND = "before the ·: the fields that differ from the job of the same kind before it"
 TASKS = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 class Line(NamedTuple):
-    """A job in a line.
+    """The line of a job.
 
-    ``kind`` is its block, with the value of the field that divides the jobs of the block if one
-    does (``LOAD inp``); ``name`` is its label and unit. ``like`` is the number of the job of this
-    kind before it, None if there is none. Fields are texts, a name and a value: ``changed`` differ
-    from that job, ``others`` do not and are not 0. The opcode is left out, as the block says it.
+    ``kind`` is the job's block, followed by the value of the field that divides the jobs of the
+    block, if there is one (``LOAD inp``). ``name`` is the job's label and unit. ``like`` is the
+    number of the last job of the same kind before this job, None if there is none. A field is a
+    text, name and value: the fields in ``changed`` differ from the job ``like``; the fields in
+    ``others`` do not, and are not 0. The opcode is left out, as the block tells it.
     """
 
     task: int
@@ -44,7 +47,7 @@ class Line(NamedTuple):
 
     @property
     def pieces(self) -> list[str]:
-        """The fields as one text, cut after each field."""
+        """The text of all fields (``fields``) in pieces, one for each field."""
         first = list(self.changed)
         if self.like is not None:
             if not first:
@@ -61,13 +64,14 @@ class Line(NamedTuple):
 
     @property
     def fields(self) -> str:
-        """The fields as one text."""
+        """All fields as one text: first ``changed``, then ``others``."""
         return "".join(self.pieces)
 
 
 @dataclass(frozen=True, eq=False)
 class JobLines(Answer):
-    """The jobs of a capture, a line each, from ``lines_of``; ``hint`` is a last line."""
+    """The jobs of a capture with the numbers ``tasks``, one line for each; ``hint`` is a last line
+    for the reader."""
 
     capture: Capture
     tasks: Sequence[int]
@@ -110,18 +114,18 @@ class JobLines(Answer):
 def lines_of(
     capture: Capture, tasks: str | None = None, block: str | None = None, hint: str = ""
 ) -> JobLines:
-    """Return the jobs of a capture, a line each; ``tasks`` and ``block`` are those of
+    """Return the jobs of a capture, one line for each; ``tasks`` and ``block`` choose jobs, as in
     ``chosen_tasks``."""
     need("lines_of", capture, Capture, "is a Capture, as npulab.load gives")
     return JobLines(capture, chosen_tasks(capture, tasks, block), hint)
 
 
 def chosen_tasks(capture: Capture, tasks: str | None = None, block: str | None = None) -> list[int]:
-    """Return the numbers of the jobs that are meant: all, those that ``tasks`` names (``3``,
-    ``3-7``, several after commas), and of these those of a ``block``.
+    """Return the numbers of the jobs in ``tasks`` (``3``, ``3-7``, several with commas between), by
+    default of all jobs; if a ``block`` is given, only of its jobs.
 
-    Raises LookupError for a job or a block that the capture does not have, ValueError for another
-    text.
+    Raises LookupError for a job or a block that the capture does not have, and ValueError for any
+    other text in ``tasks``.
     """
     end = len(capture.jobs)
     chosen = set(range(end))
@@ -159,7 +163,7 @@ def _range_of(text: str, capture: Capture) -> range:
 
 
 def _lines(capture: Capture) -> list[Line]:
-    said = set()  # the fields that the block says
+    said = set()  # the opcodes: the block of a job tells their values
     if len(capture.maps) > 1:
         said = {(block, item.name) for block, item in opcodes(capture.maps).items()}
     before: dict[tuple[str, str], tuple[int, dict[tuple[str, str, str], int]]] = {}
@@ -189,8 +193,8 @@ def _lines(capture: Capture) -> list[Line]:
 
 
 def _text(item: Field, raw: int, twice: bool) -> str:
-    """Return a field and its value as text; the register stands in front if another field of the
-    job has the same name."""
+    """Return a field's name and value as text; if ``twice``, another field of the job has the same
+    name, and the register's name stands in front."""
     name = item.name
     if twice:
         name = f"{item.register}.{name}"

@@ -21,13 +21,15 @@ from npulab.support.refuse import near
 from npulab.support.text import Row, as_address, brief, plural, rows_of
 
 COLUMNS = ("case", "target", "chip", "provenance", "date", "jobs", "buffers")
-MOST_RECORDS = 60  # most records of a buffer that are shown
+# The most records of a buffer that are shown.
+MOST_RECORDS = 60
+# The counts of a sweep that a list shows in the column ``buffers``.
 COUNTS = (
     "looked_at",
     "captures",
     "words",
     "parameters",
-)  # counts of a sweep, in the column ``buffers``
+)
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Wanted:
 
     ``field`` is a glob for a field, register.field, block.field or block.register.field;
     ``unknown`` passes only bits without a name, ``addresses`` only fields that point into memory,
-    ``nonzero`` only fields that are not 0, ``where`` only those that an expression over the columns
-    of ``Decoded`` keeps, as ``registers.filters`` reads it.
+    ``nonzero`` only fields that are not 0. ``where`` is an expression over the columns of
+    ``Decoded``, which ``registers.filters`` reads; only fields for which it is true pass.
     """
 
     field: str | None = None
@@ -57,17 +59,17 @@ class Wanted:
         return filter_of(self.where, FIELD_COLUMNS)
 
     def named(self, block: str, register: str, field: str) -> bool:
-        """True if one of the full names of a field is ``field`` or matches it as a glob, or if
-        there is no glob."""
+        """True if one of the full names of a field is the filter's ``field`` or matches it as a
+        glob, or if the filter has no glob."""
         if not self.field:
             return True
         names = full_names(block, register, field)
-        # a name such as ``Stride[0].x`` is a name, although brackets have a meaning in a glob
+        # the text may be a name with brackets, such as ``Stride[0].x``, that no glob would match
         return self.field in names or any(fnmatch.fnmatchcase(name, self.field) for name in names)
 
     def holds(self, block: str, register: str, field: str, automatic: bool, address: bool) -> bool:
-        """True if a field passes the filter; ``nonzero`` is not looked at, because it needs the
-        value of the field."""
+        """True if a field passes ``field``, ``unknown`` and ``addresses`` of the filter; the other
+        two need the value of the field and are not looked at."""
         return (
             self.named(block, register, field)
             and (automatic or not self.unknown)
@@ -165,8 +167,8 @@ class Formats(Answer):
 
 
 def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
-    """Rows for people: equal rows of jobs that have one label and several units become one row, and
-    a job that has a name is shown by it instead of by its number.
+    """Rows for people: equal rows of jobs that have one label and different units become one row,
+    and ``task`` is the name of a job that has one, not its number.
 
     The rows of one label stand together, and among them the rows of one field.
 
@@ -176,9 +178,9 @@ def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
     """
     # (sort key, row, units of the jobs that have this row)
     found: list[tuple[tuple[int, int], Row, list[str]]] = []
-    # units by the text of the row, which has the label in place of the task
+    # the units of the jobs of a row, by the row's text with the label in place of the task
     units: dict[str, list[str]] = {}
-    # the number of the first row of each label, and of each field of a label
+    # the number of the first row by label, and by the text of label and field
     first: dict[str, int] = {}
     for number, row in enumerate(rows):
         task, job = row["task"], None
@@ -241,12 +243,12 @@ def about(capture: Capture) -> list[Part]:
 
 @dataclass(frozen=True, eq=False)
 class Decoded(Answer):
-    """A capture with those of its fields that pass the filter ``wanted``; with ``tasks`` only those
-    of these jobs.
+    """A capture with those of its fields that pass the filter ``wanted``; if ``tasks`` are given,
+    only with fields of the jobs that have these numbers.
 
-    ``rows`` have task, block, register, field, bits, raw, value, evidence and note; records in
-    buffers are a row each, with buffer, record, block and their fields. What people see has no
-    value where it says what the raw number says: of bits that nobody named, and of one digit.
+    ``rows`` have task, block, register, field, bits, raw, value, evidence and note. A record in a
+    buffer is one row, with buffer, record, block and the record's fields. The table that people see
+    leaves out a value that only repeats the raw number: of bits without a name, and of one digit.
     """
 
     capture: Capture
@@ -285,11 +287,11 @@ class Decoded(Answer):
         return rows
 
     def _in_buffer(self, held: Records, most: int | None = None) -> list[Row]:
-        """The first records of a buffer, at most ``most``, each as a row of the fields that pass
-        the filter."""
+        """The first records of a buffer, at most ``most`` (None: all), each as a row of the fields
+        that pass the filter."""
         names = []
         if self.wanted.where:
-            return []  # a record has none of the columns
+            return []  # a record has none of the columns that ``where`` needs
         for name, item in held.fields.items():
             full = held.block, item.register, item.name
             if self.wanted.holds(*full, item.automatic, item.address):
@@ -305,7 +307,7 @@ class Decoded(Answer):
         return rows
 
     def _tables(self) -> list[Part]:
-        """The first records of each buffer as tables."""
+        """A title and a table of the first records, at most ``MOST_RECORDS``, for each buffer."""
         parts: list[Part] = []
         for held in self.capture.records.values():
             rows = self._in_buffer(held, MOST_RECORDS)

@@ -34,12 +34,16 @@ from npulab.support.refuse import near, need, need_path, refuse_if, refusing
 NEEDED = ("address", "value")
 GROUPS = (*NEEDED, "width", "direction")
 WIDTHS = {"32": WORD_BITS, "64": 2 * WORD_BITS}
-DIRECTIONS = {"r": False, "w": True}  # by first letter: true for a write
-LOG = "log"  # the parameter of a capture that says how it was found in a text
+# The first letter of a direction, and true if the access is a write.
+DIRECTIONS = {"r": False, "w": True}
+# The parameter of a capture that says how the capture was found in a text.
+LOG = "log"
 MOST_BYTES = 2**26
 MOST_ACCESSES = 2**20
-MOST_LETTERS = 1000  # most letters of a pattern
-SECONDS = 10  # to search a text, and one more for each MiB of it
+# The most letters of a pattern.
+MOST_LETTERS = 1000
+# The most seconds of a search of a text; one second is added for each MiB of the text.
+SECONDS = 10
 
 
 class Access(NamedTuple):
@@ -54,7 +58,7 @@ class Access(NamedTuple):
 
     @property
     def words(self) -> list[tuple[int, int]]:
-        """(address, value) of each 32 bits, the lowest first."""
+        """The access as words of 32 bits: (address, value) of each word, the lowest first."""
         found = []
         for at in range(self.width // WORD_BITS):
             word = self.value // 2 ** (WORD_BITS * at) % 2**WORD_BITS
@@ -72,20 +76,21 @@ class Log(NamedTuple):
 
     @property
     def writes(self) -> list[tuple[int, int]]:
-        """(address, value) of each write of 32 bits, in order."""
+        """(address, value) of each word of 32 bits that was written, in order."""
         return _words(access for access in self.accesses if access.write)
 
     @property
     def read(self) -> list[tuple[int, int]]:
-        """(address, value) of each 32 bits that were read, in order."""
+        """(address, value) of each word of 32 bits that was read, in order."""
         return _words(access for access in self.accesses if not access.write)
 
     @property
     def reads(self) -> list[dict[str, Any]]:
-        """A row for each read; equal reads in a row are one row, which counts them.
+        """A row for each read; equal reads that follow one another are one row.
 
-        A row has how many ``writes`` of 32 bits come before it, ``address`` and ``value`` as texts,
-        ``width``, how many ``times`` it was read, and the first ``line``.
+        A row has ``writes`` (the number of words of 32 bits written before), ``address`` and
+        ``value`` as texts, ``width`` in bits, ``times`` (the number of reads), and the first
+        ``line``.
         """
         rows: list[dict[str, Any]] = []
         before = 0
@@ -112,10 +117,10 @@ class Log(NamedTuple):
 def read_log(path: Path | str, pattern: str) -> Log:
     """The register accesses that a pattern finds in the lines of a text.
 
-    At most one access a line is found, in the first 4,096 letters. Raises ValueError for a pattern
-    that is none, that lacks the groups ``address`` and ``value``, that matches no line, or that is
-    not done in 10 seconds and one for each MiB of the text; and, with the line, for a number that
-    is none or does not fit.
+    At most one access is found in a line, within its first 4,096 letters. Raises ValueError for a
+    text that is no pattern, for a pattern that lacks the group ``address`` or ``value``, that
+    matches no line, or whose search takes more than 10 seconds and one second for each MiB of the
+    text; and, with the line, for a text that is no number and for a number that does not fit.
     """
     need_path("read_log", path)
     path = Path(path)
@@ -128,7 +133,7 @@ def read_log(path: Path | str, pattern: str) -> Log:
     for number, groups in _found(path, text, pattern):
         accesses.append(_access(f"{path}, line {number}", number, groups))
         more = f"more than {MOST_ACCESSES} accesses"
-        refuse_if(len(accesses) > MOST_ACCESSES, path, more, "are as many")
+        refuse_if(len(accesses) > MOST_ACCESSES, path, more, "is a text with fewer")
     if not accesses:
         first, _, _ = text.strip().partition("\n")
         raise ValueError(
@@ -140,12 +145,12 @@ def read_log(path: Path | str, pattern: str) -> Log:
 
 @refusing()
 def capture_of_log(path: Path | str, pattern: str, npu: str, chip: str | None = None) -> Capture:
-    """The capture in a text of register accesses, as ``read_log`` reads it; ``npu`` is the target
-    whose registers they are.
+    """Read a text of register accesses as a capture; ``pattern`` is that of ``read_log``, and
+    ``npu`` is the target that has the registers.
 
-    The writes are its jobs. Reads are no part of a job: they are rows of ``parameters["reads"]``,
-    which have how many writes come before. ``parameters["log"]`` counts the lines. Raises as
-    ``read_log``, and ValueError for a text without a write.
+    The writes are the capture's jobs. The reads are no part of a job: ``parameters["reads"]`` has
+    the rows of ``Log.reads``. ``parameters["log"]`` has the pattern and the numbers of lines and
+    accesses. Raises as ``read_log``, and ValueError for a text without a write.
     """
     known = asked_target(npu)
     chip = chip or next(iter(known.chips))
@@ -162,10 +167,11 @@ def capture_of_log(path: Path | str, pattern: str, npu: str, chip: str | None = 
 
 
 def _check(pattern: str) -> None:
-    """Raise ValueError for a pattern that is no regular expression or has other groups."""
+    """Raise ValueError for a pattern that is too long, is no regular expression, lacks a needed
+    group, or has a group that is not in ``GROUPS``."""
     need("--pattern", pattern, str, "is a regular expression")
     count = len(pattern)
-    refuse_if(count > MOST_LETTERS, "--pattern", f"{count} letters", f"are {MOST_LETTERS}")
+    refuse_if(count > MOST_LETTERS, "--pattern", f"{count} letters", f"are at most {MOST_LETTERS}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -190,7 +196,8 @@ def _check(pattern: str) -> None:
 
 
 def _found(path: Path, text: str, pattern: str) -> Iterable[tuple[int, Mapping[str, str | None]]]:
-    """Yield (line, texts of the groups) of each line that matches."""
+    """Yield (number of the line, text of each named group) for each line that matches; raises
+    ValueError if the search takes too long."""
     with TemporaryDirectory() as folder:
         stated, lines, out = (Path(folder, name) for name in ("pattern", "lines", "found"))
         stated.write_text(json.dumps(pattern), encoding="ascii")
@@ -199,7 +206,7 @@ def _found(path: Path, text: str, pattern: str) -> Iterable[tuple[int, Mapping[s
         program = (sys.executable, "-I", matching.__file__, str(stated), str(lines), str(out))
         seconds = SECONDS + len(text) / 2**20
         end = execute("--pattern", program, seconds)
-        # the last line may have been cut off
+        # the last line is left out: a search that was ended may have written only a part of it
         rows = [json.loads(row) for row in out.read_text(encoding="utf-8").split("\n")[:-1]]
     if end.status is None:
         last = 0
@@ -215,7 +222,8 @@ def _found(path: Path, text: str, pattern: str) -> Iterable[tuple[int, Mapping[s
 
 
 def _access(where: str, line: int, groups: Mapping[str, str | None]) -> Access:
-    """Return the access that the groups of a line state."""
+    """Return the access that the groups of a line state; raises ValueError, which names
+    ``where``, for a group that states none."""
     width = WORD_BITS
     if "width" in groups:
         text = groups["width"] or ""

@@ -601,7 +601,7 @@ def test_layers_that_are_made_are_of_their_size_and_type() -> None:
     assert 4 < np.abs(half).max() <= 8
     assert (half * 16 % 1 == 0).all()
     with pytest.raises(
-        ValueError, match=r"^layer: got a tensor of shape .*, allowed are 2097152 elements$"
+        ValueError, match=r"^layer: got a tensor of shape .*, allowed are at most 2097152 elements$"
     ):
         made({**LAYER, "input_c": 2**12, "output_c": 2**12})
     usual = complete_ranges({"op": ["conv"]})

@@ -129,7 +129,7 @@ def test_equal_reads_in_a_row_are_one_row(tmp_path: Path) -> None:
             r"(?P<address>.)(?P<value>.)(?P<valu>.)",
             r"^--pattern: got the group 'valu', allowed are address, .*; near is value",
         ),
-        ("(" * 600 + ")" * 600, r"^--pattern: got 1200 letters, allowed are 1000$"),
+        ("(" * 600 + ")" * 600, r"^--pattern: got 1200 letters, allowed are at most 1000$"),
         ("(" * 400 + ")" * 400, r"^--pattern: got .*, which has no group address; "),
         (
             r"XX(?P<address>.)(?P<value>.)",
