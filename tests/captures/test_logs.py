@@ -220,7 +220,9 @@ def test_a_pattern_that_takes_for_ever_is_ended(log: Path, monkeypatch: Any) -> 
 
 def test_more_accesses_than_are_held_are_refused(log: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(logs, "MOST_ACCESSES", 3)
-    with pytest.raises(ValueError, match=r"edgetpu\.txt: got more than 3 accesses, allowed is a text with fewer$"):
+    with pytest.raises(
+        ValueError, match=r"edgetpu\.txt: got more than 3 accesses, allowed is a text with fewer$"
+    ):
         read_log(log, PATTERN)
 
 
