@@ -55,7 +55,7 @@ RECORDED, BEFORE_RUN = "output_recorded", "before the job ran"
 # The parameter of a capture that lists what its jobs ask the NPU between register writes: polls,
 # reads, interrupts. Its rows are in the order of the trace. A row has at least ``task`` (the job's
 # number from 0), ``writes`` (how many of the job's writes come before), ``statement`` (what is
-# done), ``of`` (the register or interrupt), and ``arguments`` (the statement's).
+# done), ``of`` (the register or interrupt), and ``arguments`` (of the statement).
 WAITS = "waits"
 # The parameter of a capture with one job that lists the registers that were read. A row has
 # ``address`` and ``value`` as texts, and ``writes``: how many of the job's writes come before.

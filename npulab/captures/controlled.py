@@ -40,7 +40,7 @@ from npulab.support.text import plural
 EVERY = 10
 # A trial's runs that end alike must be this many more than its other runs, if no error was seen.
 AGREE = 2
-# Once errors were seen, a trial has as many runs as make its answer wrong with at most this
+# Once errors were seen, a trial has so many runs that its answer is wrong with at most this
 # probability; a scan makes about a thousand runs.
 WRONG = 1e-5
 # Once an error was seen, at least this share of wrong runs is assumed.
@@ -50,16 +50,17 @@ MOST_RATE = 0.25
 MEASURED = 20
 # The known-good job has to pass after at most this many power-ups.
 RESTS = 3
-# A trial needs a lead: runs that end alike less other runs. It has at most twice the lead and this
-# many runs.
+# The lead is the number by which a trial's runs that end alike must exceed its other runs. A trial
+# has at most 2 * lead + MORE_RUNS runs.
 MORE_RUNS = 8
-# A trial without two equal outputs is decided after this many runs more than its lead.
+# A trial whose outputs all differ is decided after this many runs more than its lead.
 UNLIKE = 3
 # The output is filled with these bytes, in turns, before a run.
 FILLS = (0xA5, 0x5A)
 # A device that reboots has to answer within this many seconds.
 WAKE = 120.0
-# If a run leaves in memory what was there before, this says which job had written it.
+# Whose output a run found in memory and left there: another job's, or that of the same job's last
+# run.
 OTHERS, OWN = "another job's", "its own"
 # Seconds between two questions to a device that reboots.
 PAUSE = 1.0
@@ -76,7 +77,7 @@ class TakenBack(Exception):
 
 
 class Unusable(NotRun):
-    """Raised if a device cannot be trusted any more; its last ``count`` answers do not count."""
+    """Raised if a device cannot be trusted any more; its last ``count`` answers may be wrong."""
 
     def __init__(self, reason: str, count: int = 0) -> None:
         text = reason
@@ -88,9 +89,9 @@ class Unusable(NotRun):
 
 @dataclass(frozen=True)
 class Checked:
-    """One run of a control: ``control`` is "good", "bad" or "other" (the good job with another
-    input), ``outcome`` how it ended, ``held`` is True if it ended as it should, ``run`` the number
-    of the device's run from 1."""
+    """One run of a control. ``control`` is "good", "bad" or "other" (the good job with another
+    input), ``outcome`` is how the run ended, and ``held`` is True if it ended as it should. ``run``
+    is the number of the run among all runs of the device, from 1."""
 
     control: str
     outcome: str
@@ -152,7 +153,7 @@ class _Votes:
     @property
     def untouched(self) -> bool:
         """True if no run changed the output in memory, and at least two different outputs were
-        found there, each at least twice. Once may be an error of a run that passes."""
+        found there, each at least twice. One time may be an error of a run that passes."""
         usual = Counter(self.stale).most_common(2)
         twice = [output for output, count in usual if count > 1]
         return len(twice) > 1 and not self.wrote
@@ -345,7 +346,9 @@ class Controlled(Around):
                 self._restore(capture.name)
             elif unchecked:
                 self._careful = unchecked + 1
-                raise TakenBack(unchecked, "the known-good job failed, and not because of the last")
+                raise TakenBack(
+                    unchecked, "the known-good job failed, but the last trial is not why"
+                )
             return run
         self._careful = max(self._careful - 1, 0)
         self._unchecked += 1
@@ -377,8 +380,8 @@ class Controlled(Around):
     def _refuse_errors(self) -> None:
         if self.measured >= MEASURED and self.error_rate > MOST_RATE:
             raise Unusable(
-                f"{self.errors} of {self.measured} runs ended otherwise than the same job in other "
-                "runs",
+                f"{self.errors} of {self.measured} runs ended differently from other runs of the "
+                "same job",
                 self._unchecked,
             )
 
@@ -643,7 +646,7 @@ class Controlled(Around):
                 time.sleep(PAUSE)
 
     # ------------------------------------------------------------------------------------------
-    # looking
+    # what the controls say
 
     def facts_now(self) -> dict[str, Any]:
         """What is known of the last trial, for a journal."""

@@ -92,8 +92,8 @@ class ControlledSource:
         self._words = _key(answer)
         if self.bad is not None and _key(self._voted(self.bad, 0)) == self._words:
             raise Unusable(
-                "the source cannot be trusted: two layers, one known to be good and one to be "
-                "other, give the same words"
+                "the source cannot be trusted: the known-good layer and the layer that must give "
+                "other words give the same words"
             )
 
     def _voted(self, parameters: Layer, seed: int) -> Answer:

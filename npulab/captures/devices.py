@@ -102,7 +102,7 @@ class Simulated:
 
 def _judged(capture: Capture, run: Run, expected: bytes | None) -> str:
     """The outcome of a run that has to write ``expected``, by default the capture's own output; a
-    hang that is a guess is ``Guessed``."""
+    hang that a simulated device only guesses is ``Guessed``."""
     if run.outcome == "hang" and run.guessed:
         return Guessed("hang")
     if run.outcome == "hang":
@@ -145,7 +145,7 @@ class InProcess(Around):
     from trial to trial; an oracle.
 
     ``device.run(capture)`` gets a capture without its output, and returns the bytes that the job
-    wrote, or a ``Run``. If a job never ends, it makes the device ready again and raises ``Hang``.
+    wrote, or a ``Run``. For a job that never ends, it raises ``Hang``, with the device ready again.
     ``device.reset()``, if there is such a method, makes the device ready after a job spoiled it. A
     run passes if its output is ``expected``, by default the capture's own. Raises ValueError for an
     object without ``run``, and for a ``run`` that returns anything else.
@@ -316,8 +316,8 @@ class Command:
     After a hang the program ``reset`` runs, then ``cooldown`` seconds pass; a reset that failed is
     tried again before the next run. A run that did not start is tried up to ``retries`` times
     more, ``cooldown`` seconds apart. Setting the event ``stop`` ends every wait, and ends the
-    running program with its process group. ``provenance`` says for a
-    ``Recorder`` whose answers the program gives.
+    running program with its process group. ``provenance`` says what
+    the program is; a ``Recorder`` writes it into its captures.
 
     Raises ValueError for a parameter that is not allowed. A run raises NotRun (an OSError) if the
     program or the reset could not be run, and Stopped after ``stop``.

@@ -14,7 +14,7 @@ another job; ``label`` and ``unit`` are texts.
 
 Any other key of a job makes the capture format 2: ``before`` (a file as ``writes``, of what earlier
 jobs wrote), ``masks`` (a file of two words for each mask: the number of a write, and the bits that
-it changes), one of these three keys with the end ``64`` (the file has words of 64 bits), and ``at``
+it changes), ``writes64``, ``before64`` or ``masks64`` (the file has words of 64 bits), and ``at``
 (the byte in ``jobs.bin``, the file for the words of all jobs, at which the job's words begin).
 """
 

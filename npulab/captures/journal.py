@@ -318,7 +318,7 @@ def _trial(entry: Mapping[str, Any], number: int) -> Trial:
     if not isinstance(subset, list) or not all(isinstance(name, str) for name in subset):
         raise ValueError(f"subset: got {subset!r}, allowed is a list of names")
     if outcome not in OUTCOMES:
-        raise ValueError(f"outcome: got {outcome!r}, allowed is {', '.join(OUTCOMES)}")
+        raise ValueError(f"outcome: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
     texts = isinstance(reason, str) and isinstance(time, str)
     if not texts or not isinstance(seconds, int | float):
         raise ValueError(

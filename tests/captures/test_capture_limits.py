@@ -96,7 +96,7 @@ def test_trials_and_journals_in_a_line() -> None:
         ({"trial": 1}, "trial: got another number, allowed is 0"),
         ({"subset": "ab"}, "subset: got 'ab'"),
         ({"subset": ["a", 1]}, "subset: got "),
-        ({"outcome": "maybe"}, "outcome: got 'maybe', allowed is pass"),
+        ({"outcome": "maybe"}, "outcome: got 'maybe', allowed is one of pass"),
         ({"seconds": "1"}, "got values of other types, allowed are a text, a number and a text"),
         ({"reason": 1}, "got values of other types"),
         ({"time": None}, "got values of other types"),
