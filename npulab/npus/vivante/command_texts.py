@@ -27,9 +27,10 @@ STATE = "STATE"
 PRINTED = re.compile(r"(?:^|[\s>+-])(0x[0-9a-fA-F]{8}),?\s*/\*(.*?)(?:\*/|$)")
 ROW = re.compile(r"\bcmd ([0-9a-fA-F]{8}):((?: [0-9a-fA-F]{8}){1,8})(?!\S)")
 BASE = re.compile(r"LOAD_STATE \(1\) Base: 0x([0-9a-fA-F]+) Size: (\d+)")
-COMMAND = re.compile(r"\s?([A-Z][A-Z0-9_]*) \(\d+\)")  # printed next to a command's first word
-PLACE = re.compile(r"\s*\[([0-9a-fA-F]{5})\]")  # the state's offset, if it is printed
-# 16 MiB of commands: far more than any job, so that a broken text does not fill the memory.
+COMMAND = re.compile(r"\s?([A-Z][A-Z0-9_]*) \(\d+\)")  # the note next to a command's first word
+PLACE = re.compile(r"\s*\[([0-9a-fA-F]{5})\]")  # a state's offset, which some texts print
+# At most 16 MiB of commands are read, far more than any job has, so that a broken text does not
+# fill the memory.
 MOST_WORDS = 2**22
 
 
@@ -62,10 +63,10 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """Return the capture of a stream, under the file's name: one job of register writes.
+    """Return the capture of a stream, a single job of register writes, by the file's name.
 
-    Raises ValueError naming the file if the stream loads no state. Raises ValueError naming file
-    and line if a word is not what its note says, and if there are too many words.
+    Raises ValueError naming the file if the stream loads no state, and ValueError naming file and
+    line if a word contradicts the note next to it or if there are too many words.
     """
     words, rest = _words(path)
     writes, commands, missing = _writes(path, words)
@@ -91,7 +92,7 @@ def read(path: Path) -> dict[str, Capture]:
 
 
 def _words(path: Path) -> tuple[list[Word], list[Line]]:
-    """Return the words in order, and the lines that print no words."""
+    """Return the words of a text in order, and the lines that print no words."""
     words: list[Word] = []
     rest: list[Line] = []
     for line in lines_of(path):
@@ -112,8 +113,8 @@ def _words(path: Path) -> tuple[list[Word], list[Line]]:
 def _writes(
     path: Path, words: list[Word]
 ) -> tuple[list[tuple[int, int]], list[Line], list[dict[str, Any]]]:
-    """Return three lists: (offset, value) of every state loaded, the commands that load none, and
-    the states that are missing."""
+    """Return three lists: (offset, value) of every state that is loaded; the words, as lines, that
+    load no state; and a row for each command whose last states are missing."""
     writes: list[tuple[int, int]] = []
     others: list[Line] = []
     missing: list[dict[str, Any]] = []
@@ -124,8 +125,8 @@ def _writes(
         head = HEADER.parse(word.value.to_bytes(4, "little"))
         _refuse_wrong_note(path, word, head)
         if head.opcode != LOAD_STATE:
-            # A command has at least two words. A word whose note names no command belongs to the
-            # command before it.
+            # A command has at least two words. Next words belong to it as long as their notes name
+            # no command.
             end = at + 2
             while heads[at] and end < len(words) and words[end].note and not heads[end]:
                 end += 1
@@ -145,21 +146,21 @@ def _writes(
         if at < end:
             missing.append({"line": word.line, "offset": f"{offset:#07x}", "states": end - at})
         elif count % 2 == 0 and at < len(words) and not heads[at]:
-            # A command begins at an even word; the word before it is fill.
+            # Commands begin at even words; this command ends before an odd word, which is fill.
             others.append(words[at].as_line())
             at += 1
     return writes, others, missing
 
 
 def _refuse_wrong_note(path: Path, word: Word, head: Any) -> None:
-    """Raise ValueError if the note says another opcode, base or count than the word, and if it is
-    the note of a state where the first word of a command is expected."""
+    """Raise ValueError if the note says another opcode, base or count than the word, or if the note
+    belongs to a state although the word is the first of a command."""
     match = BASE.search(word.note)
     if match is None:
         if word.note and not word.is_head:
             raise ValueError(
                 f"{path}, line {word.line}: got {word.value:#010x} ({word.note.strip()[:60]}), "
-                "allowed is the first word of a command; a command before it is not whole"
+                "allowed is the first word of a command; the command before it lacks a word"
             )
         return
     stated = LOAD_STATE, int(match[1], 16), int(match[2])
@@ -167,16 +168,16 @@ def _refuse_wrong_note(path: Path, word: Word, head: Any) -> None:
     if stated != got:
         raise ValueError(
             f"{path}, line {word.line}: got {word.value:#010x}, which is opcode {got[0]} for "
-            f"{got[2]} states from {got[1]:#07x}, allowed are {stated[2]} from {stated[1]:#07x}, "
-            "as the text next to it says"
+            f"{got[2]} states from {got[1]:#07x}, allowed is a LOAD_STATE of {stated[2]} states "
+            f"from {stated[1]:#07x}, as the text next to it says"
         )
 
 
 def _refuse_wrong_offset(path: Path, word: Word, offset: int) -> None:
-    """Raise ValueError if the note of a state says another offset than ``offset``."""
+    """Raise ValueError if the note next to a state's value says another offset than ``offset``."""
     match = PLACE.match(word.note)
     if match and int(match[1], 16) != offset:
         raise ValueError(
-            f"{path}, line {word.line}: got the state of offset {int(match[1], 16):#07x}, allowed "
-            f"is {offset:#07x}; a line is missing before it"
+            f"{path}, line {word.line}: got the state at offset {int(match[1], 16):#07x}, allowed "
+            f"is the next, {offset:#07x}; a line is missing before it"
         )

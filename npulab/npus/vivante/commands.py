@@ -1,4 +1,5 @@
-"""Reads and writes the command stream that starts jobs: LOAD_STATE commands, and fill words."""
+"""Reads and writes the command stream that starts jobs. It consists of LOAD_STATE commands, which
+write states (registers), and of fill words."""
 
 from __future__ import annotations
 
@@ -21,13 +22,14 @@ HEADER = construct.ByteSwapped(
 )
 MOST_STATES = 1024  # a LOAD_STATE whose count field is 0 loads this many states
 
-# The states that Mesa sends: START_UP once at the beginning, FLUSH once at the end, the others for
-# each parameter block, around its address. A pair is (offset, value).
+# The states that Mesa sends, as (offset, value): START_UP once at the beginning, FLUSH once at the
+# end, the others before and after the address of each parameter block.
 START_UP = ((0x0A28, 0x11), (0x384C, 2))
 NO_REMAP = ((0x393C, 0), (0x3940, 0))
 NN_CONFIG, NN_INST_ADDR = (0x3930, 0x10), 0x10A0
 TP_CONFIG, TP_INST_ADDR = (0x394C, 0), 0x10B8
-PART, PAD_PART = 0x3950, 8  # the state PART is PAD_PART in all parts of a pad job but the last
+# All parts of a pad job except the last write PAD_PART to the state at offset PART; other jobs, 0.
+PART, PAD_PART = 0x3950, 8
 SLOT = (0x10A4, 0)
 FLUSH = ((0x380C, 0xC23), (0x380C, 0xC23))
 States = list[tuple[int, int]]
@@ -47,8 +49,8 @@ def loads(words: Array) -> Iterator[tuple[int, int, int]]:
             count = head.count or MOST_STATES
             if at + 1 + count > len(words):
                 raise ValueError(
-                    f"commands: the LOAD_STATE at word {at} has {count} states, "
-                    f"{len(words) - at - 1} words follow"
+                    f"commands: the LOAD_STATE at word {at} has {count} states, allowed are at "
+                    f"most the {len(words) - at - 1} words that follow"
                 )
             yield at, 4 * head.offset, count
         at += (2 + count) // 2 * 2
@@ -56,8 +58,8 @@ def loads(words: Array) -> Iterator[tuple[int, int, int]]:
 
 @lru_cache(2**12)
 def _head(word: int) -> Any:
-    """Return the fields of a command's first word. They are cached: a stream has few different
-    first words."""
+    """Return the fields of a command's first word. Results are cached, because the commands of a
+    stream have few different first words."""
     return HEADER.parse(word.to_bytes(4, "little"))
 
 
@@ -89,10 +91,10 @@ def nn_states(address: int) -> States:
 
 
 def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
-    """Return the states that start each part of a TP job, whose parameter blocks lie at
-    ``addresses``.
+    """Return the states that start each part of a TP job. ``addresses`` are those of the parts'
+    parameter blocks; ``pads`` is True for a pad job.
 
-    Bit 0 of an address says that more parts follow.
+    Bit 0 of a written address is 1 if more parts follow.
     """
     out: list[States] = []
     for address in addresses[:-1]:
@@ -107,8 +109,8 @@ def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
 def stream_of(jobs: Sequence[States]) -> Array:
     """Return the command stream that runs jobs in order, as Mesa sends it.
 
-    ``jobs`` has the states of each job. Those of the first job have to begin with the states of the
-    start-up, those of the last job have to end with the flush (``start_to_end``)."""
+    ``jobs`` are the states of each job as ``start_to_end`` returns them: START_UP comes first,
+    FLUSH last."""
     states: States = []
     for job in jobs:
         states += job

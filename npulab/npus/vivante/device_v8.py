@@ -10,13 +10,14 @@ from npulab.npus.kit import Hang, ceil_div, up
 from npulab.npus.vivante.facts import Values
 
 ALIGN, SYMBOLS, LENGTHS, BLOCK = 64, 20, 28, 9
-PLAIN = 0x10  # first byte: version 1, no other mode
-# The table of zero runs: the byte at which it begins, and, by its number of entries, the bits that
-# pick one of the entries from the third on.
+PLAIN = 0x10  # the first byte of a buffer of version 1 in its plain mode
+# The table of zero runs begins at byte TABLE. Key: its number of entries. Value: the bits that pick
+# one of its entries from the third on.
 TABLE, TABLE_BITS = 2, {0: 0, 4: 1, 6: 2, 10: 3, 18: 4}
-FIRST_RUNS, AS_IT_IS, OTHER_RUNS = 0, 7, 8  # bit lengths that mean something else with zero runs
+# With zero runs, these bit lengths stand for a run of entry 0 or 1, a byte as it is, another run.
+FIRST_RUNS, AS_IT_IS, OTHER_RUNS = 0, 7, 8
 BIAS_BYTES = 4
-SYMBOL_OF_CODE = {7: 2, 3: 3, 6: 4}  # codes without a free bit or an escape
+SYMBOL_OF_CODE = {7: 2, 3: 3, 6: 4}  # the symbol by 3-bit code, of codes without escape or free bit
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class V8Buffer:
 def kernels(buffer: bytes, v: Values, cores: int) -> Iterator[tuple[int, int, list[int]]]:
     """Yield (channel, stored bias, weights in the order plane, row, column) of every kernel.
 
-    Raises Hang for a stream that does not hold the number of kernels and weights in ``v``, the
-    values of the words.
+    ``v`` are the job's values. Raises Hang for a stream that does not hold the number of kernels
+    and weights that ``v`` states.
     """
     channels = v["out_image_z_size"]
     size, block = v["kernel_xy_size"] * v["kernel_y_size"], BLOCK
@@ -63,19 +64,22 @@ def kernels(buffer: bytes, v: Values, cores: int) -> Iterator[tuple[int, int, li
                         kernel.append((next(stored) + v["coef_zero_point"]) % 256)
             for channel, kernel in zip(group, held, strict=True):
                 if not 0 <= channel < channels:
-                    raise Hang(f"core {core} works on channel {channel} of {channels}")
+                    raise Hang(
+                        f"core {core} works on channel {channel}, the job has {channels} channels "
+                        "from 0 on"
+                    )
                 yield channel, parts.bias(channel), kernel[:size]
 
 
 def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
     """Return the parts of a buffer that its header describes. Raises Hang for an unknown header,
-    and for parts that reach past the buffer."""
+    for parts that reach past the buffer, and for a symbol's bit length that is too large."""
     start = up(LENGTHS + 4 * cores, ALIGN)
     if len(buffer) < start or buffer[0] != PLAIN or buffer[1] not in TABLE_BITS:
         raise Hang(
-            f"the coefficient buffer of {len(buffer)} bytes begins with "
-            f"{buffer[:2].hex() or 'nothing'}, the simulated unit knows {PLAIN:02x}, a table of "
-            f"{', '.join(map(str, TABLE_BITS))} zero runs and a whole header"
+            f"the coefficient buffer of {len(buffer)} bytes begins with bytes "
+            f"{buffer[:2].hex() or 'nothing'}, the simulated unit knows a whole header whose first "
+            f"byte is {PLAIN:02x} and whose second is {', '.join(map(str, TABLE_BITS))} (zero runs)"
         )
     bits, biases = [], start
     for core in range(min(channels, cores)):
@@ -92,7 +96,7 @@ def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
     if max(bit_lengths) > most or biases + BIAS_BYTES * channels > len(buffer):
         raise Hang(
             f"the coefficient buffer's streams of {bits} bits and its biases go past its "
-            f"{len(buffer)} bytes"
+            f"{len(buffer)} bytes, or a symbol has more than 7 bits (8 with zero runs)"
         )
     return V8Buffer(buffer, bits, bit_lengths, runs, start, biases)
 
@@ -100,22 +104,23 @@ def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
 def _stream(
     reader: BitReader, core: int, share: int, kernel_bytes: int, parts: V8Buffer
 ) -> list[int]:
-    """Return the bytes of a core's ``share`` kernels. Raises Hang if the stream states another
-    number of kernels, ends too early or has bits left.
+    """Return the decoded bytes of a core's stream, which holds ``share`` kernels of
+    ``kernel_bytes`` bytes. Raises Hang if the stream states another number of kernels, ends too
+    early or has bits after its last byte.
     """
     given = reader.end - reader.position
     try:
         codes = _bytes(reader, 2 + share * kernel_bytes, parts)
     except EOFError as error:
-        raise Hang(f"a stream of coefficients overruns: {error}") from None
+        raise Hang(f"a core reads past the end of its coefficient stream: {error}") from None
     if reader.position != reader.end:
         raise Hang(
-            f"core {core} is given {given} bits of coefficients, its stream ends after "
-            f"{given - (reader.end - reader.position)}"
+            f"the header gives core {core} a stream of {given} bits, its kernels end after "
+            f"{given - (reader.end - reader.position)} bits"
         )
     count = codes[0] + 256 * codes[1]
     if count != share:
-        raise Hang(f"core {core} is given {count} kernels, it has {share}")
+        raise Hang(f"the stream of core {core} states {count} kernels, the job gives it {share}")
     return codes[2:]
 
 
@@ -124,12 +129,12 @@ def _superblocks(core: int, cores: int, v: Values) -> Iterator[list[int]]:
     channels = v["out_image_z_size"]
     full = v["kernels_per_core"]
     used = min(channels, cores)
-    whole = ceil_div(ceil_div(channels, used), full) - 1  # superblocks before the last
+    whole = ceil_div(ceil_div(channels, used), full) - 1  # all superblocks except the last are full
     rest = channels - used * full * whole
-    # Kernels of the last superblock, by core.
+    # The number of kernels in the last superblock, by core.
     shares = [rest // used + (each < rest % used) for each in range(used)]
-    # If the last group of depthwise channels has fewer channels than there are cores, the first
-    # cores take one each.
+    # Depthwise channels come in groups of one channel for each core. If the last group has fewer
+    # channels, the first cores take one each.
     odd = 0
     if v["depthwise"] and used == cores:
         odd = channels % cores
@@ -156,8 +161,8 @@ def _bytes(reader: BitReader, count: int, parts: V8Buffer) -> list[int]:
     escapes of the pair one step before, then the payloads of the pair two steps before.
     """
     out: list[int] = []
-    coded: list[list[int]] = []  # the 3-bit codes of each pair
-    symbols: list[list[tuple[int, int | None]]] = []  # the symbols and free bits of each pair
+    coded: list[list[int]] = []  # by pair: its two 3-bit codes
+    symbols: list[list[tuple[int, int | None]]] = []  # by pair: two (symbol, free bit)
     while len(out) < count:
         coded.append([reader.read(3), reader.read(3)])
         if len(coded) >= 2:
@@ -169,8 +174,8 @@ def _bytes(reader: BitReader, count: int, parts: V8Buffer) -> list[int]:
 
 
 def _symbol(code: int, reader: BitReader) -> tuple[int, int | None]:
-    """Return the symbol of a code, and the lowest bit of its payload, None if the code does not
-    hold that bit."""
+    """Return the symbol of a 3-bit code, and the lowest bit of the symbol's payload; None if the
+    code does not hold that bit."""
     if code % 4 < 2:
         return code % 4, code // 4
     if code != 2:
@@ -187,7 +192,8 @@ def _values(symbol: int, free: int | None, reader: BitReader, parts: V8Buffer) -
     """Return the bytes that a symbol and its payload stand for.
 
     Bit 0 of a payload is the sign of a byte, the bits above it are its magnitude without the
-    leading 1. With zero runs, three bit lengths mean a byte as it is or a run of zeros."""
+    leading 1. In a buffer with zero runs, bit length 7 means a byte as it is, 0 and 8 mean a run of
+    zeros."""
     length, runs = parts.bit_lengths[symbol], parts.runs
     bits = max(length, 1)
     if runs and length == AS_IT_IS:

@@ -8,17 +8,17 @@ from typing import Any
 from npulab.npus.kit import hang_if
 from npulab.npus.vivante.facts import Values
 
-MARKS = 0x7800, 0x7804  # word 31 of the vendor's jobs
+MARKS = 0x7800, 0x7804  # the two values of word 31 in jobs of the vendor's compiler
 
 
 def is_vendors(v: Values) -> bool:
-    """True if the words of a job are the vendor's."""
+    """True if word 31 says that the vendor's compiler wrote the job."""
     return v["w31_0_32"] in MARKS
 
 
 def as_meant(v: Values) -> dict[str, Any]:
-    """Return the vendor's values with two sizes as the unit works with them: the width of a kernel
-    of one column, and the planes of a native depthwise layer."""
+    """Return the vendor's values with two sizes corrected to those that the unit uses: 1 as the
+    width of a kernel of one column, and the number of planes of a native depthwise layer."""
     out = dict(v)
     if v["layer_type"]:
         out["kernel_xy_size"] = 1
@@ -33,5 +33,5 @@ def refuse_rings(v: Values, sizes: Mapping[str, int]) -> None:
         ring = v[f"{kind}_image_circular_buf_size"]
         hang_if(
             0 < ring < sizes[tensor],
-            f"a ring of {ring} bytes is smaller than its {tensor} of {sizes[tensor]}",
+            f"a ring of {ring} bytes is smaller than its {tensor} of {sizes[tensor]} bytes",
         )

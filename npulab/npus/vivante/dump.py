@@ -1,8 +1,8 @@
 """Imports a text that prints the command stream, the NN fields and three buffers of one job.
 
-The text is that of one job, or a ``diff -u`` of the texts of two stacks, which gives two captures.
-Texts from blogs may have non-breaking spaces for blanks. The driver prints the buffers when it
-submits the job, so the printed output is what lay in memory before the job ran.
+The text is that of one job, or a ``diff -u`` of the texts of two driver stacks, which gives two
+captures. Texts from blogs may have non-breaking spaces for blanks. The driver prints the buffers
+when it submits the job, so the printed output is the memory before the job ran.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ BASE = re.compile(r"Base: (0x[0-9a-fA-F]+)")
 BYTES = re.compile(r"0x[0-9a-fA-F]{2}(?:, 0x[0-9a-fA-F]{2})*(,?)$")
 FILE = re.compile(r"(?:---|\+\+\+) (\S+)\s+(\d{4}-\d\d-\d\d)?")
 SIGN, STREAM = re.compile(r"map->\w+ = "), re.compile(r"LOAD_STATE \(1\) Base:")
-OPENS = re.compile(r"(?m)^[ +-]?\{\s*$|^@@ ")  # a lone { before the stream, or a diff
+# The line with a lone { before the command stream, or the first hunk of a diff.
+OPENS = re.compile(r"(?m)^[ +-]?\{\s*$|^@@ ")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One stack's part of a dump; it makes errors that name the file and the side."""
+    """The part of a dump that one driver stack printed. Its errors name the file and the side."""
 
     path: Path
     name: str
@@ -53,16 +54,17 @@ class Side:
 
 
 def recognises(path: Path) -> bool:
-    """True for a text file that prints NN fields or a command stream in this form."""
+    """True for a text file that prints NN fields as ``map->NAME = ``, or a command stream between
+    { and }."""
     head = plain_text(first_bytes(path, LOOK))
     return bool(SIGN.search(head) or (STREAM.search(head) and OPENS.search(head)))
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """Return a capture for each side of the dump.
+    """Return a capture for each side of the dump, by the side's name.
 
-    Raises ValueError naming the file (and the line and field, if there is one) if the dump is cut
-    short or contradicts itself.
+    Raises ValueError if the dump is cut short or contradicts itself; the error names the file and,
+    where possible, line and field.
     """
     lines = lines_of(path)
     out: dict[str, Capture] = {}
@@ -74,7 +76,7 @@ def read(path: Path) -> dict[str, Capture]:
             )
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise ValueError(
-                f"{path}: a side is called {name!r}, allowed are letters, digits, _, - and ."
+                f"{path}: the name of a side is {name!r}, allowed are letters, digits, _, - and ."
             )
         capture = _capture(Side(path, name), side)
         out[name] = replace(capture, provenance=provenance, date=date or "", tool=stem)
@@ -82,7 +84,7 @@ def read(path: Path) -> dict[str, Capture]:
 
 
 def _sides(path: Path, lines: list[Line]) -> Iterator[tuple[str, str | None, list[Line]]]:
-    """Yield (file stem, date, lines) of each stack."""
+    """Yield (file name without suffix, date or None, lines) of each driver stack."""
     hunks = [n for n, line in enumerate(lines) if line.text.startswith("@@ ")]
     if not hunks:
         yield path.stem, None, lines
@@ -123,7 +125,10 @@ def _capture(side: Side, lines: list[Line]) -> Capture:
     decoded = registers["NN"].decode(nn)
     for name, size in tensor_bytes(decoded).items():
         if len(buffers[name]) < size:
-            raise side.wrong(f"got {len(buffers[name])} bytes of {name}, the fields say {size}")
+            raise side.wrong(
+                f"got {len(buffers[name])} bytes of {name}, allowed are at least the {size} of the "
+                "printed fields"
+            )
     start = Job.from_writes("STATE", writes(words), registers["STATE"])
     addresses = {
         "coefficients": decoded["kernel_address"],
@@ -150,7 +155,7 @@ def _command_words(side: Side, body: Iterator[Line]) -> np.ndarray:
     """Return the words of the command stream. Raises ValueError if the dump ends inside it or a
     word is missing."""
     words: list[int] = []
-    heads: dict[int, Line] = {}  # words that are printed as the head of a LOAD_STATE
+    heads: dict[int, Line] = {}  # lines printed as the first word of a LOAD_STATE, by word number
     for line in body:
         if line.text.strip() == "}":
             break
@@ -164,7 +169,8 @@ def _command_words(side: Side, body: Iterator[Line]) -> np.ndarray:
             offset = word % 2**16 * 4
             if offset != int(base[1], 16):
                 raise side.wrong(
-                    f"the command {match[1]} is said to load {base[1]}, it loads {offset:#07x}",
+                    f"the text next to command {match[1]} names the state at {base[1]}, but the "
+                    f"command loads the state at {offset:#07x}",
                     line,
                 )
         words.append(word)
@@ -179,7 +185,8 @@ def _command_words(side: Side, body: Iterator[Line]) -> np.ndarray:
     for at, head in heads.items():
         if at not in begins:
             raise side.wrong(
-                "the LOAD_STATE is not where the command before it ends; a command word is missing",
+                "got a LOAD_STATE that does not begin where the command before it ends; "
+                "a command word is missing",
                 head,
             )
     return stream
@@ -199,10 +206,10 @@ def _field_values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Lin
         if name in values:
             raise side.wrong(f"got field {name} a second time, allowed is once", line)
         if name not in NAMES:
-            raise side.wrong(f"got field {name}, allowed is the fields that update 4 prints", line)
+            raise side.wrong(f"got field {name}, allowed are the names in update4.csv", line)
         if value != int(match[3]):
             raise side.wrong(
-                f"field {name} is {match[2]} and ({match[3]}), which are not the same number",
+                f"field {name}: got {match[2]} and ({match[3]}), allowed is twice the same number",
                 line,
             )
         try:
@@ -216,16 +223,16 @@ def _field_values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Lin
         if len(missing) > 3:
             more = f" and {len(missing) - 3} more"
         raise side.wrong(
-            f"field {', '.join(missing[:3])}{more} is missing, a job has all "
-            f"{len(NAMES)} fields of {len(PRINTED)} words",
+            f"field {', '.join(missing[:3])}{more} is missing, allowed is a job with all "
+            f"{len(NAMES)} fields of its {len(PRINTED)} words",
             after,
         )
     return values, after
 
 
 def _buffers(side: Side, first: Line | None, body: Iterator[Line]) -> dict[str, bytes]:
-    """Return coefficients, input and output. A buffer ends with the line that has no comma at its
-    end."""
+    """Return the bytes of coefficients, input and output, by name. ``first`` is the line before
+    ``body``. In the text, the last line of each buffer ends without a comma."""
     out: dict[str, bytes] = {}
     data = bytearray()
     if first:
@@ -233,12 +240,15 @@ def _buffers(side: Side, first: Line | None, body: Iterator[Line]) -> dict[str, 
     for line in body:
         match = BYTES.match(line.text.strip())
         if not match:
-            raise side.unexpected(line, f"bytes of the {BUFFERS[len(out)]} buffer, as 0x00, 0x01")
+            raise side.unexpected(
+                line, f"a line of bytes of the {BUFFERS[len(out)]} buffer, such as 0x00, 0x01"
+            )
         data += bytes.fromhex(line.text.strip().replace("0x", "").replace(",", ""))
         if not match[1]:
             out[BUFFERS[len(out)]], data = bytes(data), bytearray()
         if len(out) == len(BUFFERS):
             return out
     raise side.wrong(
-        f"the dump ends inside the {BUFFERS[len(out)]} buffer; a job has {', '.join(BUFFERS)}"
+        f"the dump ends inside the {BUFFERS[len(out)]} buffer, allowed is a dump with whole "
+        f"buffers: {', '.join(BUFFERS)}"
     )

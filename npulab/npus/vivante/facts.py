@@ -7,12 +7,12 @@ from typing import Any
 from npulab.captures.target import Features
 from npulab.npus.kit import Facts, RegisterMap, read_table
 
-Values = Mapping[str, Any]  # the fields of a job by name, as meant
+Values = Mapping[str, Any]  # a job's values (not raw) by field name
 Size = tuple[int, int]  # (rows, columns)
 Shape = tuple[int, int, int]
 
-# Registers that only jobs of .nb files have. An NN or TP job of such a file keeps the words of its
-# instruction that follow the block's map in its start.
+# An instruction of a .nb file has more words than the map of its block, NN or TP. These further
+# words have maps of their own, by block.
 REST = {"NN": "NN_REST", "TP": "TP_REST"}
 SHADER, OTHER = "SH", "OP"
 _FILES: dict[str, str | RegisterMap] = {
@@ -27,13 +27,16 @@ for _block in (*REST.values(), SHADER, OTHER):
 FACTS = Facts.beside(__file__, _FILES, sparse=("STATE",))
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS
 maps, EXPECTED = FACTS.maps, FACTS.expected()
-PATTERNS = []  # kernel patterns of partial caching: (channels, msb, low half, high half)
+# Kernel patterns of partial caching: (least channels, most significant bit, low half, high half).
+PATTERNS = []
 for _row in read_table(HERE / "patterns.csv"):
     PATTERNS.append([int(_row[name], 0) for name in ("channels", "msb", "low", "high")])
-USUAL: dict[str, dict[str, int]] = {}  # the values that every job of a block has, by block
+# The values that every job of a block has. Key: the block, then the field.
+USUAL: dict[str, dict[str, int]] = {}
 for _row in read_table(HERE / "usual.csv"):
     USUAL.setdefault(_row["block"], {})[_row["field"]] = int(_row["value"], 0)
-PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names in the dump of update 4
+# The map of the NN words, with the field names that the dump of the blog's "update 4" prints.
+PRINTED = RegisterMap.read(HERE / "update4.csv")
 
 
 def expected(facts: Features, vendor: bool = False) -> dict[str, tuple[int, ...]]:
@@ -54,7 +57,7 @@ def expected(facts: Features, vendor: bool = False) -> dict[str, tuple[int, ...]
 
 
 def tensor_bytes(v: Values) -> dict[str, int]:
-    """Return the number of bytes of the input and of the output, from an NN job's values."""
+    """Return the bytes that ``input`` and ``output`` take in memory, from an NN job's values."""
     return {
         "input": v["kernel_z_size"] * v["in_image_y_stride"] * v["in_image_x_stride"],
         "output": v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"],

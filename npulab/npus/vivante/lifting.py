@@ -37,10 +37,10 @@ from npulab.npus.vivante.readings import (
 )
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, per_channel
 
-# Rounding by rounding_mode. Every capture has 1; that 0 is toward zero is a guess from the
-# vendor's API.
+# Key: the field ``rounding_mode``. Value: the rounding. Every capture has 1; that 0 means toward
+# zero is a guess from the vendor's API.
 ROUNDING = {1: words.MULTIPLIERS["nn_v7"].ties, 0: "toward-zero"}
-# The type and the least value of each recorded parameter that a lift uses.
+# The recorded parameters that a lift uses. Key: the name. Value: the type and the least value.
 SIZES = "input_h", "input_w", "kernel_h", "kernel_w", "stride_h", "stride_w"
 KINDS: dict[str, tuple[type, Any]] = {
     **dict.fromkeys(SIZES, (int, 1)),
@@ -50,9 +50,9 @@ KINDS: dict[str, tuple[type, Any]] = {
     "depthwise": (bool, False),
 }
 MOST_NAMED = 16  # the most jobs that an error text names
-OF_THE_VENDOR = "vendor driver", "compiler"  # the provenances of what the vendor wrote
-LEAST_OFFSET = -16  # the least offset of a window, on any chip
-# Drivers add this to the codes of a model; the unit sees uint8.
+OF_THE_VENDOR = "vendor driver", "compiler"  # provenances of captures that the vendor wrote
+LEAST_OFFSET = -16  # the least row or column at which a first window begins, on any chip
+# What drivers add to the codes of a model by its type, because the unit computes with uint8.
 STORED_UP = {"uint8": 0, "int8": 128}
 
 
@@ -115,7 +115,7 @@ def lift(capture: Capture) -> Lifted:
 
 
 def rule_of(capture: Capture) -> str:
-    """Return the rounding rule that a capture's rounding_mode asks for.
+    """Return the name of the rounding rule that a capture's field ``rounding_mode`` asks for.
 
     Raises ValueError for an unknown mode, Unsupported without an NN job.
     """
@@ -127,15 +127,15 @@ def rule_of(capture: Capture) -> str:
 
 
 def recode(capture: Capture) -> bytes:
-    """Decode the coefficient buffer and encode it again; Unsupported without the buffer or an NN
-    job."""
+    """Decode the coefficient buffer, encode its content again, and return the bytes. Raises
+    Unsupported without the buffer or an NN job."""
     job = _read(capture)
     return coefficients.encode(job.content, job.geometry)
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Return every bit of the coefficient buffer, as items in order; Unsupported without the buffer
-    or an NN job."""
+    """Return every bit of the coefficient buffer, as items in order. Raises Unsupported without the
+    buffer or an NN job."""
     values = _nn_values(capture)
     dialects = _dialects(capture, values)
     if len(dialects) > 1:
@@ -146,9 +146,9 @@ def explain(capture: Capture) -> list[Item]:
 
 
 def geometry_of(values: Values, facts: Features, dialect: str | None = None) -> Geometry:
-    """Return the coefficient buffer's geometry from decoded NN words; ValueError for a size of 0.
+    """Return the coefficient buffer's geometry from an NN job's values; ValueError for a size of 0.
 
-    The dialect is by default the first that the words may be in.
+    The default dialect is the likeliest that the values may be in.
     """
     if dialect is None:
         dialect = dialects_of(values)[0]
@@ -180,18 +180,19 @@ def geometry_of(values: Values, facts: Features, dialect: str | None = None) -> 
 
 
 def extent(capture: Capture, lifted: Lifted) -> range:
-    """Return the range of bytes, from 0, that the jobs write in the output's buffer. It includes
-    the gaps between rows."""
+    """Return the range of bytes, from 0, that the jobs' output takes in its buffer. The range
+    includes gaps between rows and planes."""
     return range(math.prod(_stored_output(_nn_values(capture), moves_of(capture))))
 
 
 def outline(subject: Capture | Layer) -> Values:
-    """Return the numbers that tell two layers apart: the number of outputs, the channels, the zero
-    points, and the scale (input * weights / output).
+    """Return numbers, by name, that tell two layers apart: the number of outputs, the channels, the
+    zero points, and the scale (input * weights / output).
 
-    The result is empty for a capture without an NN job or of an unknown chip, and for a layer of
-    which drivers make no NN job. A scale per channel is left out. An addition has only the number
-    of outputs and their zero point, because drivers cut its tensors anew and choose its weights.
+    The result is empty for a capture without an NN job or of an unknown chip, and for a layer that
+    drivers do not run as an NN job. A layer with a scale per channel has neither scale nor weight
+    zero point. An addition has only the number of outputs and their zero point, because drivers
+    choose its other numbers.
     """
     if isinstance(subject, Capture):
         return _outline_of_words(subject)
@@ -235,7 +236,7 @@ def _outline_of_words(capture: Capture) -> dict[str, Any]:
 
 
 def _nn_values(capture: Capture) -> dict[str, Any]:
-    """Return the fields of the first NN job, as meant."""
+    """Return the values of the first NN job, by field. Raises Unsupported without an NN job."""
     for job in capture.jobs:
         if job.block == "NN":
             return capture.maps["NN"].decode(job.words)
@@ -253,8 +254,8 @@ def _job_names(capture: Capture) -> str:
 
 
 class Read(NamedTuple):
-    """An NN job as read: its fields, with sizes as the unit works with them, the chip's features,
-    the geometry of its coefficient buffer, and the buffer's content."""
+    """What was read of an NN job: its ``values`` by field, with the sizes that the unit uses; the
+    chip's features (``facts``); the geometry of its coefficient buffer; the buffer's content."""
 
     values: Values
     facts: Features
@@ -263,10 +264,10 @@ class Read(NamedTuple):
 
 
 def _read(capture: Capture, moved: Moved | None = None) -> Read:
-    """Return the NN job, read in the dialect of its writer. If ``moved`` is given, words that no
-    covered layer has are refused.
+    """Return the NN job, read in the dialect of its writer. If ``moved`` (the effect of TP jobs) is
+    given, words that no layer covered by ``lift`` has are refused.
 
-    Raises ValueError if the words fit two dialects and the coefficients differ between them.
+    Raises ValueError if the words fit two dialects in which the coefficients have other weights.
     """
     values = _nn_values(capture)
     dialects = _dialects(capture, values)
@@ -284,8 +285,8 @@ def _read(capture: Capture, moved: Moved | None = None) -> Read:
     if len(found) > 1 and not _same_content(*found):
         raise ValueError(
             f"capture {capture.name}: got coefficients that are other weights in the dialect "
-            f"{MESA!r} than in {VENDOR!r}, allowed are words that have all marks of one of them "
-            "(rings, word 31, kernel_cache_start_address) and none of the other"
+            f"{MESA!r} than in {VENDOR!r}, allowed are words that have all marks (rings, word 31, "
+            "kernel_cache_start_address) of one dialect and none of the other"
         )
     for read in found:
         try:
@@ -298,7 +299,8 @@ def _read(capture: Capture, moved: Moved | None = None) -> Read:
 def _dialects(capture: Capture, values: Values) -> tuple[str, ...]:
     """Return the dialects in which the coefficients may be, the likeliest first.
 
-    The vendor's driver of 2023 has Mesa's words (C:update4-vendor) and perhaps not its order.
+    The vendor's driver of 2023 writes the same words as Mesa (C:update4-vendor), but perhaps not
+    the same order of weights.
     """
     found = dialects_of(values)
     if found == (MESA,) and capture.provenance in OF_THE_VENDOR:
@@ -312,7 +314,7 @@ def _read_as(
     moved: Moved | None,
     dialect: str,
 ) -> Read:
-    """Return the NN job, read in one dialect."""
+    """Return the NN job, read in ``dialect``. With ``moved``, uncovered words are refused."""
     facts = coded_chip(capture.chip, dialect)
     if moved is not None:
         _refuse_uncovered(values, facts, dialect)
@@ -323,7 +325,8 @@ def _read_as(
 
 
 def _same_content(one: Read, other: Read) -> bool:
-    """True if two readings have the same weights, biases and offsets. Fill is not compared."""
+    """True if two readings of a coefficient buffer have the same weights, biases and output
+    offsets. Kernels past the last channel, which are fill, are not compared."""
     channels = one.geometry.channels
     for name in ("weights", "bias", "offsets"):
         first = getattr(one.content, name)
@@ -334,7 +337,7 @@ def _same_content(one: Read, other: Read) -> bool:
 
 
 def _refuse_uncovered(values: Values, facts: Features, dialect: str) -> None:
-    """Raise ValueError for words of an NN job that no covered layer has."""
+    """Raise ValueError for values of an NN job that no layer covered by ``lift`` has."""
     expect(values, expected(facts, dialect == VENDOR), REFUSED)
     if dialect == VENDOR:
         refuse_marks(values, facts, REFUSED)
@@ -351,13 +354,13 @@ def _refuse_uncovered(values: Values, facts: Features, dialect: str) -> None:
     if not (0 < rows <= most_rows and 0 < columns <= most_columns):
         raise ValueError(
             f"lift for vivante: got an output of {rows} rows and {columns} columns, allowed are "
-            f"1 to {most_rows} rows and 1 to {most_columns} columns, which its strides hold"
+            f"1 to {most_rows} rows and 1 to {most_columns} columns, as many as its strides hold"
         )
 
 
 def _refuse_gaps(values: Values, moved: Moved) -> None:
-    """Refuse unused bytes between rows or planes of a tensor that TP jobs read or write, because
-    TP jobs cannot skip them.
+    """Raise ValueError for gaps between rows or planes of a tensor that TP jobs read or write,
+    because TP jobs cannot skip bytes.
     """
     packed = {}
     if moved.image is not None:
@@ -378,20 +381,21 @@ def _refuse_offsets(content: Coefficients, geometry: Geometry) -> None:
     packed = np.arange(geometry.channels) * geometry.plane_bytes
     for channel in np.flatnonzero(offsets != packed):
         raise ValueError(
-            f"coefficients: the output offset of channel {channel} is {offsets[channel]}, "
-            f"allowed is {packed[channel]}"
+            f"coefficients: the output offset of channel {channel} is {offsets[channel]} bytes, "
+            f"allowed is {packed[channel]}, right after the plane of the channel before"
         )
 
 
 def _planes_read(capture: Capture, values: Values) -> Array:
-    """Return the planes that the unit reads, ``(planes, rows, columns)``."""
+    """Return the planes in the buffer ``input`` that the unit reads, (planes, rows, columns)."""
     shape = values["kernel_z_size"], values["in_image_y_stride"], values["in_image_x_stride"]
     planes = tensor_of(capture, "input", shape)
     return planes[:, : values["in_image_y_size"], : values["in_image_x_size"]]
 
 
 def _is_known(name: str, value: Any) -> bool:
-    """True if a lift uses a recorded parameter and its value has the type that the lift needs."""
+    """True if a lift uses the recorded parameter ``name`` and ``value`` is of the parameter's type
+    and not too small."""
     if name not in KINDS:
         return False
     kind, least = KINDS[name]
@@ -401,8 +405,8 @@ def _is_known(name: str, value: Any) -> bool:
 
 
 def _kernel_known(known: dict[str, Any], values: Values) -> dict[str, int]:
-    """Return the recorded size of the kernel. If its planes were split, the size is that after
-    splitting."""
+    """Return the recorded ``kernel_h`` and ``kernel_w``, by name; for a stride 2 layer whose planes
+    were split, the sizes after the split."""
     out: dict[str, int] = {}
     for name in ("kernel_h", "kernel_w"):
         if name in known:
@@ -413,8 +417,8 @@ def _kernel_known(known: dict[str, Any], values: Values) -> dict[str, int]:
 
 
 def _bias(content: Coefficients, geometry: Geometry, zero: int) -> Array:
-    """Return the layer's bias: drivers subtract the input zero point's share before they store it,
-    so that share is added to the stored bias.
+    """Return the layer's bias. Drivers subtract ``zero`` * sum(weight - weight's zero point) before
+    they store a bias, so the same number is added to the stored bias.
     """
     weights = content.weights[: geometry.channels].astype(np.int64)
     sums = (weights - geometry.zero_point).sum((1, 2, 3))
@@ -429,7 +433,8 @@ def _input(planes: Array, candidate: Candidate) -> Array:
     if candidate.border is not None:
         top, left = candidate.border
         planes = join_planes(planes)[:, top:, left:]
-        # Rows and columns that no window reaches were not handed to the unit.
+        # The unit's planes lack the last rows and columns of the input if no window reaches them.
+        # They are filled with the zero point.
         rows = max(height - planes.shape[1], 0)
         columns = max(width - planes.shape[2], 0)
         missing = (0, 0), (0, rows), (0, columns)
@@ -438,7 +443,8 @@ def _input(planes: Array, candidate: Candidate) -> Array:
 
 
 def _without_border(layer: Conv2D, border: Sides) -> Conv2D:
-    """Return the layer as it was before a TP job added its border."""
+    """Return the layer whose border a TP job added: the image without the border, and the border as
+    padding."""
     (top, bottom), (left, right) = border
     height, width, channels = layer.input_shape
     height -= top + bottom
@@ -453,7 +459,7 @@ def _without_border(layer: Conv2D, border: Sides) -> Conv2D:
 
 
 def _quirks(layer: Conv2D, r: Reading, content: Coefficients) -> frozenset[str]:
-    """Return the driver's quirks that can be seen in the coefficients, the TP jobs and the tile."""
+    """Return the quirks of the driver that the coefficients, the TP jobs and the tile show."""
     quirks = set()
     if r.vendor:
         quirks.add(VENDOR_DIALECT)
@@ -476,15 +482,16 @@ def _quirks(layer: Conv2D, r: Reading, content: Coefficients) -> frozenset[str]:
 
 
 def _of_int8_model(weights: Array, symbols: tuple[int, ...]) -> bool:
-    """True if a symbol map is the map for an int8 model and not the map for uint8."""
+    """True if ``symbols`` is the symbol map that Mesa chooses for these weights in an int8 model,
+    and not the map for a uint8 model. A map has the bit length of each Huffman symbol."""
     if not symbols or symbols == coefficients.choose_symbols(weights):
         return False
     return symbols == coefficients.choose_symbols(weights - np.uint8(SIGNED))
 
 
 def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Features) -> None:
-    """Refuse TP jobs that differ from those that the layer needs. Addresses of tensors are not
-    compared.
+    """Raise ValueError for TP jobs that differ from those that the layer needs. Addresses of
+    tensors are not compared.
 
     A capture without TP jobs is accepted, because NN jobs are also recorded by themselves.
     """
@@ -503,7 +510,10 @@ def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Features) -> Non
             where[move.target] = first["out_image_base_address"]
         for values in moved_by(move, conv, low, facts, where):
             if not given:
-                raise ValueError(f"lift for vivante: a {move.kind} job is missing")
+                raise ValueError(
+                    f"lift for vivante: got too few TP jobs, a {move.kind} job of the layer is "
+                    "missing"
+                )
             task, got = given.pop(0)
             encoded = registers.encode(values)
             for name, want in registers.decode(encoded).items():
@@ -514,7 +524,9 @@ def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Features) -> Non
                     )
     if given:
         task, _ = given[0]
-        raise ValueError(f"lift for vivante: task {task} is a TP job that {layer} does not need")
+        raise ValueError(
+            f"lift for vivante: task {task}: got a TP job, allowed are only those of {layer}"
+        )
 
 
 def _output(capture: Capture, values: Values, moved: Moved) -> Array | None:
@@ -529,14 +541,15 @@ def _output(capture: Capture, values: Values, moved: Moved) -> Array | None:
     outside[:, :rows, :columns] = False
     if len(np.unique(stored[outside])) > 1:
         raise ValueError(
-            f"lift for vivante: got data in the output buffer outside its {rows} rows "
-            f"and {columns} columns, allowed is a single value there"
+            f"lift for vivante: got different bytes in the output buffer outside of {rows} rows "
+            f"and {columns} columns, allowed is the same value in all bytes of the gaps"
         )
     return stored[:, :rows, :columns].transpose(1, 2, 0)
 
 
 def _stored_output(values: Values, moved: Moved) -> tuple[int, int, int]:
-    """Return the shape of the output in memory, the axis that varies slowest first."""
+    """Return the shape of the output in memory, gaps included: planes first, or channels last if a
+    TP job transposes the output."""
     channels = values["out_image_z_size"]
     if moved.hwc_out:
         return *output_size(values), channels

@@ -58,7 +58,8 @@ class Moved:
 
     @property
     def split_size(self) -> Size:
-        """(rows, columns) of the image whose planes are split, with the border of a pad job."""
+        """(rows, columns) of the image whose planes are split, including the border that a pad job
+        adds."""
         assert self.image is not None
         (top, bottom), (left, right) = self.border or ((0, 0), (0, 0))
         return top + self.image[0] + bottom, left + self.image[1] + right
@@ -67,7 +68,9 @@ class Moved:
 def moved_by(
     move: Move, conv: Conv2D, low: Lowered, facts: Features, where: Features
 ) -> list[Values]:
-    """Return the TP jobs of a move: a job for each core that takes part."""
+    """Return the values of the TP jobs of a move, by field: a job for each core that takes part.
+
+    ``where`` has the addresses of buffers by name."""
     cores, (height, width, channels) = facts["tp_cores"], conv.input_shape
     q = conv.input_q
     if move.kind == "detranspose":
@@ -87,7 +90,8 @@ def moved_by(
 
 
 def moves_of(capture: Capture) -> Moved:
-    """Return the moves that the TP jobs make; ValueError for a job that makes another move."""
+    """Return the moves that a capture's TP jobs make. Raises ValueError for a job on the wrong side
+    of the NN job, and for an image without columns."""
     out, after_nn, channels = Moved(), False, capture.values["kernel_z_size"]
     for task, job in enumerate(capture.jobs):
         if job.block != "TP":
@@ -111,8 +115,8 @@ def moves_of(capture: Capture) -> Moved:
             image = t["in_image_z_size"], t["in_image_y_size"], t["in_image_x_size"]
         if after_nn != (kind == "detranspose") or not width:
             raise ValueError(
-                f"lift for vivante: task {task} is a {kind} job on the wrong side of "
-                "the NN job, or of an image without columns"
+                f"lift for vivante: task {task}: got a {kind} job, allowed is a detranspose job "
+                "only after the NN job, any other only before it, and only images with columns"
             )
         if not after_nn and out.image is None:
             out = replace(out, image=image or (t["in_image_slice"] // width, width, 0))
@@ -141,11 +145,11 @@ def tensor_of(capture: Capture, name: str, shape: Shape) -> np.ndarray:
     return np.frombuffer(data, np.uint8, need).reshape(shape)
 
 
-# The values of jobs
+# The values of TP jobs
 
 
 class Ends(NamedTuple):
-    """The addresses from which and to which a tensor is moved, and its zero point."""
+    """A move's two addresses in memory, ``source`` and ``target``, and the tensor's zero point."""
 
     source: int
     target: int
@@ -153,8 +157,8 @@ class Ends(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """An axis (rows or columns) as a job reads it: the ``size`` of the image, the ``start`` and the
-    length of the ``window``, the length of a ``tile``."""
+    """An axis (rows or columns) as a TP job reads it, in elements: the ``size`` of the image, the
+    ``start`` of the window, the length of the ``window`` and the length of a ``tile``."""
 
     size: int
     start: int
@@ -163,10 +167,10 @@ class Axis(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A core's share of a dimension: ``size`` outputs, which are made of ``before`` cells of border
-    and the ``inputs`` after them.
+    """A core's share of a dimension: the core writes ``size`` outputs, made of ``before`` cells of
+    border and of the ``inputs`` that follow the border.
 
-    ``read`` and ``written`` are the numbers of inputs and outputs in the shares of earlier cores.
+    ``read`` is the number of inputs in the shares of earlier cores, ``written`` of outputs.
     """
 
     size: int
@@ -177,11 +181,11 @@ class Share(NamedTuple):
 
 
 def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Iterator[Share]:
-    """Yield the share of each core: the outputs not yet given to a core, divided by the number of
-    cores without a share.
+    """Yield the share of each core. A core's outputs are the outputs that no core has yet, divided
+    by the number of cores without a share and rounded up.
 
-    An output takes ``step`` inputs. The first ``before`` inputs are border. The last shares have
-    fewer inputs if there are too few.
+    An output takes ``step`` inputs; ``before`` cells of border come before the first input. The
+    last shares have fewer inputs if there are too few.
     """
     read = written = 0
     for core in range(cores):
@@ -202,8 +206,10 @@ def reshuffle(
     cores: int,
     ends: Ends,
 ) -> list[Values]:
-    """Return the jobs that split the planes of ``image`` (C, H, W) into four ``planes`` (rows,
-    columns) each, with a (top, left) border."""
+    """Return the values of the TP jobs that split each plane of an image into four smaller planes.
+
+    ``image`` is the size (C, H, W), ``planes`` the (rows, columns) of a smaller plane, ``border``
+    the (top, left) border of the image."""
     channels, height, width = image
     rows, columns = planes
     plane = rows * columns
@@ -211,7 +217,8 @@ def reshuffle(
     if small or (width in ONE_CORE_WIDTHS and channels == ONE_CORE_PLANES):
         cores = 1
     sizes = columns, rows, channels
-    # The longest dimension is split over cores; the last if several are equally long.
+    # Cores share the columns if there are more than 4 columns for each channel. Else they share the
+    # longest of columns, rows and channels; the last of these if several are equally long.
     along = 0
     if 4 * channels >= columns:
         along = max(range(3), key=lambda n: (sizes[n], n))
@@ -240,7 +247,8 @@ def reshuffle(
 
 
 def transpose(image: Shape, ends: Ends) -> list[Values]:
-    """Return the job that moves H x W x C to planes; ``image`` is (C, H, W)."""
+    """Return the values of the TP job that reads a tensor H x W x C and writes its planes;
+    ``image`` is the size (C, H, W)."""
     channels, height, width = image
     return [
         _job(
@@ -254,7 +262,8 @@ def transpose(image: Shape, ends: Ends) -> list[Values]:
 
 
 def detranspose(image: Shape, ends: Ends) -> list[Values]:
-    """Return the job that moves planes to H x W x C; ``image`` is (C, H, W)."""
+    """Return the values of the TP job that reads planes and writes them as H x W x C; ``image`` is
+    the size (C, H, W)."""
     channels, height, width = image
     rows = height * channels
     size = width * rows
@@ -275,8 +284,8 @@ def pad(
     cores: int,
     ends: Ends,
 ) -> list[Values]:
-    """Return the jobs that add a border of ((top, bottom), (left, right)) to planes, which are
-    split over cores; ``image`` is (C, H, W)."""
+    """Return the values of the TP jobs that add a border ((top, bottom), (left, right)) to each
+    plane; every core takes some planes. ``image`` is the size (C, H, W) without the border."""
     channels, height, width = image
     (top, bottom), (left, right) = border
     rows = top + height + bottom
@@ -299,9 +308,9 @@ def pad(
 
 
 def _job(x: Axis, y: Axis, planes: Shape, loops: Sequence[Size], ends: Ends) -> Values:
-    """Return the values of a job over columns ``x``, rows ``y`` and ``planes`` (count, bytes of a
-    row, bytes of a plane); ``loops`` are (bytes of a step, steps) of the output from the
-    innermost."""
+    """Return the values of a TP job that reads columns ``x``, rows ``y`` and ``planes`` (count,
+    bytes from row to row, bytes from plane to plane). ``loops`` are the output's loops from the
+    innermost, each (bytes of a step, number of steps)."""
     out = {
         **USUAL["TP"],
         "in_image_z_size": planes[0],
@@ -326,7 +335,7 @@ def _job(x: Axis, y: Axis, planes: Shape, loops: Sequence[Size], ends: Ends) -> 
 
 
 def _with_flush(parts: list[Values]) -> list[Values]:
-    """Return the values of the jobs, changed so that only the last job flushes."""
+    """Change the values of jobs so that only the last job flushes, and return them."""
     for part in parts:
         part["no_flush"] = 1
     parts[-1]["no_flush"] = 0

@@ -1,5 +1,5 @@
-"""The plan of a layer for the NN unit: stride 1, planes x rows x columns, every operator a
-convolution."""
+"""The plan of a layer for the NN unit: every layer becomes a convolution of stride 1 on an image of
+planes x rows x columns."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from npulab.quant.layers import Add, Conv2D, FullyConnected, QuantParams
 
 # Mesa 25.0.7, etnaviv_ml_nn.c
 WIDEST_FULL = 15  # the most rows and columns of a fully connected layer's kernel
-# An addition's image is cut anew into rows of the first length that divides a plane.
+# Columns of the image of an addition on V7: the first of these numbers that divides a plane.
 ADDITION_WIDTHS = (128, 64, 32)
 WIDEST_ADDITION = 63  # the most columns of a row if none of ADDITION_WIDTHS divides the plane
-# Input widths at which V7 splits the planes of a stride 2 depthwise layer.
+# Input widths at which the driver on V7 splits the planes of a stride 2 depthwise layer.
 NARROW_DEPTHWISE = range(3, 6)
-SPLIT_DEPTHWISE = range(3, 8)  # input widths at which Mesa 25.0.7 splits the kernel of such a layer
-NARROW_POINTWISE = 3  # columns
-# The vendor pools dense kernels of at most this many rows and columns, and splits larger ones (V).
+# Input widths at which Mesa 25.0.7 splits the kernel of a stride 2 depthwise layer on V7.
+SPLIT_DEPTHWISE = range(3, 8)
+NARROW_POINTWISE = 3  # columns: V8 may split a stride 2 layer of a 1x1 kernel on a narrower input
+# The vendor pools a dense layer whose kernel has at most this many rows and columns (V).
 WIDEST_POOLED = 2
 MOST_OUTPUTS = 2**14 - 1  # the largest value of the field out_image_z_size
 
@@ -40,10 +41,10 @@ class Lowered:
     border that the planes already hold, in rows and columns of the layer's input. ``output`` is the
     (rows, columns) that the unit writes, ``stride`` the stride of the layer.
 
-    The rest are flags. ``pooled``: the unit writes only the first pixel of each 2x2. ``split``:
-    each plane of a stride 2 image was split into four. ``depthwise``: the unit runs the layer as
-    depthwise. ``runs``: the driver tries to code runs of zero points. ``thinned``: the unit reads
-    only every second row and column of a stride 2 image.
+    The other fields are flags. ``pooled``: the unit writes only the first pixel of each 2x2.
+    ``split``: each plane of a stride 2 image was split into four. ``depthwise``: the unit runs the
+    layer as depthwise. ``runs``: the driver tries to code runs of zero points. ``thinned``: the
+    unit reads only every second row and column of a stride 2 image.
     """
 
     weights: Array
@@ -81,9 +82,9 @@ def as_convolution(
     facts: Features,
     quirks: Set[str] = frozenset(),
 ) -> Conv2D:
-    """Return the convolution that the unit runs in a layer's place; a convolution stays itself.
+    """Return the convolution that the unit runs in place of a layer; a Conv2D is returned as it is.
 
-    Raises ValueError for an addition in the vendor's dialect: it is a shader's job there.
+    Raises ValueError for an addition in the vendor's dialect, because a shader adds in its jobs.
     """
     if isinstance(layer, FullyConnected):
         widest = WIDEST_FULL
@@ -93,7 +94,7 @@ def as_convolution(
     if isinstance(layer, Add) and VENDOR_DIALECT in quirks:
         raise ValueError(
             f"lower for vivante: got {layer} in the dialect 'vendor', allowed is a Conv2D or "
-            "FullyConnected: the vendor's compiler adds on the shader"
+            "FullyConnected, because the vendor's compiler runs additions on the shader"
         )
     if isinstance(layer, Add):
         return _addition(layer, facts)
@@ -101,9 +102,9 @@ def as_convolution(
 
 
 def _full(layer: FullyConnected, widest: int) -> Conv2D:
-    """Return the convolution that a fully connected layer becomes: its inputs are an image, cut
-    into the largest rows and columns that divide their number and are at most ``widest``, and the
-    kernel has the image's size.
+    """Return the convolution that a fully connected layer becomes. The inputs become an image and
+    the kernel has the image's size. The number of columns is the largest divisor of the number of
+    inputs that is at most ``widest``. Rows follow in the same way, then planes.
     """
     outputs, inputs = layer.weights.shape
     width = _divisor(inputs, widest)
@@ -121,11 +122,11 @@ def _full(layer: FullyConnected, widest: int) -> Conv2D:
 
 
 def _addition(layer: Add, facts: Features) -> Conv2D:
-    """Return the convolution that adds two tensors. Its image is the first tensor, then the second;
-    its kernel has one weight for each.
+    """Return the convolution that adds two tensors. Its image holds the planes of the first tensor,
+    then of the second; its kernel has one weight for each tensor.
 
-    On V7 the kernel is 2x2, of which a single cell is used, and each tensor is one plane that is
-    cut into rows anew. On V8 the kernel is 1x1, and the image has twice the channels."""
+    On V7 each tensor becomes one plane with rows of another length, and the kernel is 2x2, with a
+    single cell that is not empty. On V8 the image has twice the channels, and the kernel is 1x1."""
     *weights, bias, scale = weighted(layer)
     height, width, channels = image_of(layer)
     if facts.get("nn_v8"):
@@ -139,8 +140,8 @@ def _addition(layer: Add, facts: Features) -> Conv2D:
         kernel[0, 0, 0] = weights
         plane = height * width
         columns = _divisor(plane, WIDEST_ADDITION)
-        # The widths are tried from the narrowest on, so that the widest that divides a plane is
-        # kept.
+        # The loop goes from the narrowest width to the widest, and keeps the last that divides a
+        # plane.
         for usual in reversed(ADDITION_WIDTHS):
             if plane % usual == 0:
                 columns = usual
@@ -158,7 +159,8 @@ def _addition(layer: Add, facts: Features) -> Conv2D:
 
 
 def image_of(layer: Add) -> Shape:
-    """Return (H, W, C) of each tensor of an addition; ValueError for more axes."""
+    """Return (H, W, C) of each tensor of an addition; missing axes are 1. Raises ValueError for
+    tensors of more than three axes."""
     if len(layer.input_shape) > 3:
         raise ValueError(f"lower for vivante: got {layer}, allowed are tensors of up to three axes")
     height, width, channels = (1, 1, 1, *layer.input_shape)[-3:]
@@ -166,12 +168,13 @@ def image_of(layer: Add) -> Shape:
 
 
 def _divisor(of: int, most: int) -> int:
-    """Return the largest divisor of a number that is at most ``most``."""
+    """Return the largest divisor of the number ``of`` that is at most ``most``."""
     return max(n for n in range(1, most + 1) if of % n == 0)
 
 
 def _refuse_many(layer: Conv2D | Add, channels: int) -> None:
-    """Raise ValueError for too many channels, before a dense matrix of them is made."""
+    """Raise ValueError for more channels than a job can have. Called before an array of channels x
+    channels is made."""
     if channels > MOST_OUTPUTS:
         raise ValueError(
             f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels"
@@ -183,9 +186,9 @@ def plan(
 ) -> Lowered:
     """Return the layer as the NN unit runs it, at stride 1.
 
-    A stride 2 layer is pooled, or its planes are split, or (vendor, 1x1) it is thinned. A depthwise
-    layer is made dense if the chip has no native depthwise. A 1x1 kernel on one channel is made
-    2x2. The vendor makes kernels square on V7.
+    A stride 2 layer is pooled, or its planes are split, or it is thinned (1x1 in the vendor's
+    dialect), as ``Lowered`` explains. A depthwise layer is made dense if the chip has no native
+    depthwise. A 1x1 kernel on one channel is made 2x2. The vendor makes kernels square on V7.
     """
     low = _planned(layer, facts, quirks, addition)
     if VENDOR_DIALECT in quirks and not facts.get("nn_v8"):
@@ -194,10 +197,11 @@ def plan(
 
 
 def _squared(low: Lowered, zero: int) -> Lowered:
-    """Return a plan with square kernels: empty rows or columns are added, half of them before the
-    kernel, and the window begins as much earlier. A kernel of one column stays as it is.
+    """Return a plan with square kernels. Empty rows or columns are added, half of them before the
+    kernel, so the first window begins that much earlier. A kernel of one column stays as it is.
 
-    Split planes have as many rows and columns as the square kernel reaches.
+    ``zero`` is the weight of an empty cell. Split planes get as many rows and columns as the square
+    kernel reaches.
     """
     rows, columns = low.kernel
     if columns == 1:
@@ -213,7 +217,7 @@ def _squared(low: Lowered, zero: int) -> Lowered:
 
 
 def _planned(layer: Conv2D, facts: Features, quirks: Set[str], addition: bool) -> Lowered:
-    """Return the plan of a layer with kernels of its own size."""
+    """Return the plan of a layer before the vendor makes its kernels square."""
     zero = layer.weight_q.zero_point
     (height, width, channels), output = layer.input_shape, layer.output_shape[:2]
     weights = layer.weights.transpose(0, 3, 1, 2)
@@ -255,7 +259,8 @@ def _planned(layer: Conv2D, facts: Features, quirks: Set[str], addition: bool) -
 
 
 def _split(layer: Conv2D, low: Lowered, weights: Array) -> Lowered:
-    """Return the plan of a stride 2 layer whose planes are split."""
+    """Return the plan of a stride 2 layer whose planes, and those of ``weights``, are split into
+    four. ``low`` is the plan without the split."""
     height, width, channels = layer.input_shape
     output = low.output
     cells = split_planes(weights, layer.weight_q.zero_point)
@@ -277,12 +282,13 @@ def _split(layer: Conv2D, low: Lowered, weights: Array) -> Lowered:
 
 
 def _vendor_stride_2(layer: Conv2D, low: Lowered, weights: Array) -> Lowered:
-    """Return the plan of a stride 2 layer as the vendor makes it on V7: pooled if the image has an
-    even width, no border above and to the left, and a kernel that is depthwise or small; of a 1x1
-    layer, every second row and column is read; else its planes are split.
+    """Return the plan of a stride 2 layer as the vendor makes it on V7.
 
-    It is the vendor's choice in 52 of 54 layers of even index, by which it was found, and in 52 of
-    53 others (V). The three others are dense and have kernels of 3 and 4 rows or columns.
+    The layer is pooled if the image has an even width and no border above and to the left, and the
+    kernel is depthwise or small. Else a 1x1 layer without a border on several channels is thinned.
+    Else its planes are split. This is the vendor's choice in 52 of the 54 layers by which the law
+    was found, and in 52 of 53 others (V). The three exceptions are dense and have kernels of 3 and
+    4 rows or columns.
     """
     height, width, channels = layer.input_shape
     pointwise = layer.kernel == (1, 1)
@@ -297,8 +303,8 @@ def _vendor_stride_2(layer: Conv2D, low: Lowered, weights: Array) -> Lowered:
 
 
 def _is_split(layer: Conv2D, facts: Features) -> bool:
-    """True if the planes of a stride 2 layer are split before the unit reads them; else it
-    pools."""
+    """True if Mesa splits the planes of a stride 2 layer before the unit reads them; False if the
+    unit pools."""
     _, width, channels = layer.input_shape
     pointwise = layer.kernel == (1, 1)
     if facts.get("nn_v8"):
@@ -308,11 +314,11 @@ def _is_split(layer: Conv2D, facts: Features) -> bool:
 
 
 def split_planes(planes: Array, fill: int) -> Array:
-    """Return ``(..., C, H, W)`` as ``(..., 4 C, ceil(H/2), ceil(W/2))``, odd sizes filled at their
-    end.
+    """Return planes ``(..., C, H, W)`` split into four each: ``(..., 4 C, ceil(H/2), ceil(W/2))``.
 
-    Plane ``4 c + 2 dy + dx`` holds rows dy, dy + 2, ... and columns dx, dx + 2, ... of ``c``, for
-    kernels and images alike. Source: arXiv 1712.02502, figure 3.
+    New plane ``4 c + 2 dy + dx`` holds rows dy, dy + 2, ... and columns dx, dx + 2, ... of plane
+    ``c``, of a kernel or an image. Odd H and W first get a row or column of ``fill`` at their end.
+    Source: arXiv 1712.02502, figure 3.
     """
     *front, channels, height, width = planes.shape
     missing = [(0, 0)] * (len(front) + 1) + [(0, height % 2), (0, width % 2)]
@@ -323,7 +329,8 @@ def split_planes(planes: Array, fill: int) -> Array:
 
 
 def join_planes(planes: Array) -> Array:
-    """Undo ``split_planes`` for even sizes."""
+    """Return planes ``(..., C, 2 H, 2 W)`` from split planes ``(..., 4 C, H, W)``; the inverse of
+    ``split_planes`` if sizes are even."""
     *front, channels, rows, columns = planes.shape
     cells = planes.reshape(*front, channels // 4, 2, 2, rows, columns)
     joined = np.moveaxis(cells, (-4, -3), (-3, -1))
@@ -331,8 +338,8 @@ def join_planes(planes: Array) -> Array:
 
 
 def split_image(planar: Array, low: Lowered, fill: int) -> Array:
-    """Return planes ``(C, H, W)`` as the unit reads them for a stride 2 layer: split, with their
-    border."""
+    """Return the split planes that the unit reads for a stride 2 layer, with the border that
+    ``low`` states. ``planar`` are the layer's planes ``(C, H, W)``; the border is ``fill``."""
     (top, left), height, width = low.border, 2 * low.rows, 2 * low.columns
     canvas = np.full((len(planar), height, width), fill, np.uint8)
     part = planar[:, : max(height - top, 0), : max(width - left, 0)]

@@ -1,7 +1,7 @@
-"""The simulated device: from words and bytes to output bytes, job by job, item by item.
+"""The simulated device: computes output bytes from words and bytes, job by job, item by item.
 
 It shares only the tables and the kit with the rest of the folder, so that its agreement with lift
-and emulation means something.
+and emulation proves something.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from npulab.npus.vivante.facts import CHIPS, EXPECTED, Values, expected, tensor_
 
 STREAM_ALIGN = 64
 FIRST_PIXEL = 3
-MEMORY = 2**30  # bytes
-# The number of output loops of the tensor processor that have a count. The loop around them has no
-# end.
+MEMORY = 2**30  # the most bytes that a simulated job's arrays may take
+# The number of output loops of the tensor processor that have a count. The outermost loop has none.
 LOOPS = 6
-MOST_ELEMENTS = 2**24  # the most elements that a TP job may move; an element is a byte of the image
-AT_ONCE = 2**18  # elements that are moved in one step, to bound the index arrays
+MOST_ELEMENTS = 2**24  # the most elements (bytes of the image) that a TP job may move
+AT_ONCE = 2**18  # the most elements that are moved in one step, to bound the index arrays
 ADDRESSES = 2**32
 
 
@@ -35,10 +34,10 @@ def simulate(capture: Capture) -> bytes:
     """Return the output buffer after the capture's NN and TP jobs ran in order.
 
     A single NN job reads the buffers by their names; several jobs read and write memory, in which
-    each buffer lies at its address. Raises Hang, with the reason, if the hardware would hang: a
-    size is 0, an address is off its alignment, a core size is not a multiple of 64 or not the size
-    of its stream, the chip does not have a zero-run width, a stream overruns, an output lies
-    outside its buffer, or nobody wrote memory that is read.
+    each buffer lies at its address. Raises Hang, with the reason, if the hardware would hang, such
+    as for a size of 0, an address off its alignment, a coefficient stream of another size than its
+    header says, a zero-run width that the chip does not have, an output outside its buffer, or
+    memory that is read before it is written.
     """
     chip = CHIPS.get(capture.chip, {})
     blocks = [job.block for job in capture.jobs]
@@ -49,8 +48,8 @@ def simulate(capture: Capture) -> bytes:
         )
     if not chip or chip.get("unknown_coefficients"):
         raise Unsupported(
-            f"chip: got {capture.chip!r}, the simulated device does not know its coefficient "
-            "streams"
+            f"chip: got {capture.chip!r}, the simulated device does not know the format of its "
+            "coefficient streams"
         )
     if blocks == ["NN"]:
         image = capture.buffers.get("input", b"")
@@ -77,10 +76,13 @@ def simulate(capture: Capture) -> bytes:
 
 
 def _job_values(capture: Capture, job: Job) -> dict[str, Any]:
-    """Return a job's fields by name, as meant; Hang for an address off its alignment."""
+    """Return a job's values by field, corrected if the vendor's compiler wrote the job. Raises Hang
+    for an address off its alignment."""
     for _, item, raw in job.values(capture.maps):
         if item.align and item.value(raw) % item.align:
-            raise Hang(f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align}")
+            raise Hang(
+                f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align} bytes"
+            )
     v = capture.maps[job.block].decode(job.words)
     if job.block == "NN" and device_vendor.is_vendors(v):
         return device_vendor.as_meant(v)
@@ -88,7 +90,8 @@ def _job_values(capture: Capture, job: Job) -> dict[str, Any]:
 
 
 def _run(v: Values, data: bytes, buffer: bytes, chip: Features) -> bytes:
-    """Return the output of one NN job, from its values, input and coefficients."""
+    """Return the output bytes of one NN job, from its values ``v``, its input ``data`` and its
+    coefficient ``buffer``."""
     _refuse_unknown(v, chip)
     image = _image(v, data)
     channels = v["out_image_z_size"]
@@ -99,7 +102,7 @@ def _run(v: Values, data: bytes, buffer: bytes, chip: Features) -> bytes:
     if chip.get("nn_v8"):
         bits = 23
     for channel, accumulators, offset in sums(buffer, image, v, chip):
-        if channel < channels:  # the shares of the last cores may reach past the last channel
+        if channel < channels:  # Mesa fills up the last cores' shares with kernels of no channel
             _store(flat, requantized(accumulators, v, bits), offset, v)
     return flat.tobytes()
 
@@ -110,7 +113,8 @@ def _plain_sums(
     v: Values,
     chip: Features,
 ) -> Iterator[tuple[int, Array, int]]:
-    """Yield (channel, accumulators, output offset) of each kernel, core by core."""
+    """Yield (channel, accumulators, output offset in bytes) of each kernel of plain streams (V7),
+    core by core."""
     streams = _streams(buffer, v, chip["nn_cores"])
     for core, (reader, size) in enumerate(streams):
         start = reader.position
@@ -118,7 +122,7 @@ def _plain_sums(
         used = (reader.position - start + 7) // 8
         if up(used, STREAM_ALIGN) != size:
             raise Hang(
-                f"a core waits for {size} bytes of coefficients, its stream ends after {used}"
+                f"a core waits for {size} bytes of coefficients, its stream ends after {used} bytes"
             )
 
 
@@ -128,8 +132,8 @@ def _huffman_sums(
     v: Values,
     chip: Features,
 ) -> Iterator[tuple[int, Array, int]]:
-    """Yield (channel, accumulators, output offset) of each kernel on V8, which works on codes less
-    128 and places outputs by their channel.
+    """Yield (channel, accumulators, output offset in bytes) of each kernel on V8. The unit
+    subtracts 128 from each input code, and writes the output planes in the order of channels.
     """
     windows = _windows(image - 128, v)
     for channel, bias, weights in device_v8.kernels(buffer, v, chip["nn_cores"]):
@@ -142,16 +146,23 @@ def _huffman_sums(
 
 
 def _refuse_unknown(v: Values, chip: Features) -> None:
-    """Raise Hang for values that the simulated unit does not know, or tensors that do not fit."""
+    """Raise Hang for values that the simulated NN unit does not know, for an output that its
+    strides do not hold, and for tensors that take more than ``MEMORY``."""
     known(v, {**EXPECTED["device"], **expected(chip, device_vendor.is_vendors(v))})
     if device_vendor.is_vendors(v):
         device_vendor.refuse_rings(v, tensor_bytes(v))
     if v["depthwise"] and v["kernel_z_size"] != v["out_image_z_size"]:
-        raise Hang(f"depthwise from {v['kernel_z_size']} planes to {v['out_image_z_size']}")
+        raise Hang(
+            f"depthwise from {v['kernel_z_size']} planes to {v['out_image_z_size']}, "
+            "but a depthwise job has as many output planes as input planes"
+        )
     rows, columns, step = v["out_image_y_size"], v["out_image_x_size"], _step(v)
     if columns > step * v["out_image_x_stride"] or rows > step * v["out_image_y_stride"]:
-        raise Hang("the output is larger than its strides leave room for")
-    room = MEMORY // 8  # accumulators and windows take 8 bytes for each element
+        raise Hang(
+            "the output's rows or columns are larger than its strides leave room for; "
+            "out_image_y_stride or out_image_x_stride is too small"
+        )
+    room = MEMORY // 8  # accumulators and windows take 8 bytes an element
     windows = v["kernel_z_size"] * (rows + 15) * (columns + 15)
     if max(tensor_bytes(v)["output"], windows) > room:
         raise Hang(f"the tensors do not fit the simulated unit's {MEMORY} bytes of memory")
@@ -159,8 +170,8 @@ def _refuse_unknown(v: Values, chip: Features) -> None:
 
 
 def _step(v: Values) -> int:
-    """Return the distance, in rows and columns, between pixels that are stored: 2 if the unit
-    pools, else 1.
+    """Return the distance, in rows and in columns, between output pixels that are stored: 2 if the
+    unit pools, else 1.
     """
     if v["pooling"] == FIRST_PIXEL:
         return 2
@@ -168,13 +179,14 @@ def _step(v: Values) -> int:
 
 
 def _image(v: Values, data: bytes) -> Array:
-    """Return the planes with the border that the windows reach, ``(planes, rows, columns)
-    int64``."""
+    """Return the input planes with the border that windows reach, ``(planes, rows, columns)
+    int64``. ``data`` are the input's bytes."""
     planes, pitch_rows, pitch = v["kernel_z_size"], v["in_image_y_stride"], v["in_image_x_stride"]
     rows, columns = v["in_image_y_size"], v["in_image_x_size"]
     if rows > pitch_rows or columns > pitch or len(data) < planes * pitch_rows * pitch:
         raise Hang(
-            f"the input of {planes} planes of {rows}x{columns} lies outside its {len(data)} bytes"
+            f"the input of {planes} planes of {rows}x{columns} lies outside its strides or its "
+            f"{len(data)} bytes"
         )
     stored = np.frombuffer(data, np.uint8, planes * pitch_rows * pitch)
     inside = stored.reshape(planes, pitch_rows, pitch)
@@ -191,7 +203,7 @@ def _image(v: Values, data: bytes) -> Array:
 
 
 def _streams(buffer: bytes, v: Values, cores: int) -> list[tuple[BitReader, int]]:
-    """Return a reader of each used core's stream and its size in bytes."""
+    """Return, for each used core, a reader of its plain stream and the stream's size in bytes."""
     start = up(4 * cores, STREAM_ALIGN)
     if len(buffer) < start:
         raise Hang(f"the coefficient buffer of {len(buffer)} bytes has no room for its header")
@@ -202,7 +214,7 @@ def _streams(buffer: bytes, v: Values, cores: int) -> list[tuple[BitReader, int]
         if size % STREAM_ALIGN or (size == 0) != idle or start + size > len(buffer):
             raise Hang(
                 f"core {core} is given {size} bytes of coefficients, an idle core needs 0, a used "
-                f"core a multiple of {STREAM_ALIGN} inside the buffer"
+                f"core a multiple of {STREAM_ALIGN} that ends inside the buffer"
             )
         if size:
             out.append((BitReader(buffer, 8 * start, 8 * (start + size)), size))
@@ -218,9 +230,9 @@ def _kernels(
     v: Values,
     widest_run: int,
 ) -> list[tuple[int, Array, int]]:
-    """Return (channel, accumulators, output offset) of each kernel in one core's stream.
+    """Return (channel, accumulators, output offset in bytes) of each kernel in one core's stream.
 
-    The channel of the vendor's kernels is where their output lies.
+    The vendor's kernels are in any order; their channel follows from their output offset.
     """
     out: list[tuple[int, Array, int]] = []
     vendor = device_vendor.is_vendors(v)
@@ -232,7 +244,7 @@ def _kernels(
         weights = _Weights(reader, run_bits, v["coef_zero_point"], vendor)
         resident, done = v["kernels_per_core"], 0
         while kernels > done:
-            # The superblocks before the last are full.
+            # All superblocks are full except the last.
             share = min(resident, kernels - done)
             first = core * share + done * used
             block = _superblock(weights, share, kernels - done <= resident, image, v)
@@ -242,7 +254,7 @@ def _kernels(
                 out.append((channel, sums, offset))
             done += share
     except EOFError as error:
-        raise Hang(f"a stream of coefficients overruns: {error}") from None
+        raise Hang(f"a core reads past the end of its coefficient stream: {error}") from None
     return out
 
 
@@ -253,12 +265,13 @@ def _superblock(
     image: Array,
     v: Values,
 ) -> list[tuple[Array, int]]:
-    """Return (accumulators, output offset) of the kernels that are resident together.
+    """Return (accumulators, output offset in bytes) of the ``share`` kernels of one superblock,
+    which a core works on at a time. ``last`` is True for the core's last superblock.
 
     Each weight is read from the stream once, then applied to all outputs of its kernel.
     """
     planes, kernel_h, kernel_w = v["kernel_z_size"], v["kernel_y_size"], v["kernel_xy_size"]
-    codes: list[list[int]] = [[] for _ in range(share)]  # each kernel's weights, in stream order
+    codes: list[list[int]] = [[] for _ in range(share)]  # by kernel: its weights in stream order
     biases, offsets = [0] * share, [0] * share
     at_once = 1
     if kernel_h == kernel_w == 1 and v["out_image_z_size"] > 8 and not weights.vendor:
@@ -303,10 +316,10 @@ def _cells(
     v: Values,
     vendor: bool,
 ) -> list[tuple[int, int]]:
-    """Return (row, column) of each cell in stream order.
+    """Return (row, column) of each cell of a kernel's plane, in stream order.
 
-    A wide kernel of Mesa goes by pairs of rows: first the first three columns of both rows, then
-    the later columns of both.
+    Mesa writes a wide kernel by pairs of rows: the first three columns of the two rows, then the
+    other columns of the two rows.
     """
     wide = kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL)
     if vendor or not wide:
@@ -320,15 +333,14 @@ def _cells(
 
 
 class _Weights:
-    """Reads a stream weight by weight; a zero run is handed out as that many zero points. A run of
-    the vendor may go on over one bias."""
+    """Reads a plain stream weight by weight; a run of zero points becomes single weights. In a
+    stream of the vendor, one bias may lie within a run."""
 
     def __init__(self, reader: BitReader, run_bits: int, zero: int, vendor: bool) -> None:
         self.reader, self.run_bits, self.zero, self.vendor = reader, run_bits, zero, vendor
-        # The rest of the last item in reverse: its literal, then zero points; and the biases since
-        # the item was read.
+        # Weights that were read and not yet returned, the next at the end.
         self.held: list[int] = []
-        self.biases = 0
+        self.biases = 0  # biases read since the last weights were read
 
     def next(self) -> int:
         if not self.held:
@@ -356,8 +368,8 @@ class _Weights:
 def requantized(accumulators: Array, v: Values, bits: int = 15) -> Array:
     """Return the output codes of accumulators, computed with integers only.
 
-    The multiplier has ``bits`` bits after its leading 1. On V7 the shift field includes these bits,
-    on V8 it does not.
+    The multiplier has ``bits`` bits after its leading 1. On V7 the field ``post_shift`` includes
+    the shift by these bits, on V8 it does not.
     """
     multiplier, shift = 2**bits + v["post_multiplier"], v["post_shift"]
     if bits > 15:
@@ -365,21 +377,22 @@ def requantized(accumulators: Array, v: Values, bits: int = 15) -> Array:
     low = 0
     if v["relu"]:
         low = v["out_zero_point"]
-    # A product has at most 31 + 24 bits, so int64 is exact, and a shift by 62 gives what any larger
-    # one gives.
+    # A product has at most 31 + 24 bits, so int64 is exact. Any shift by more than 62 bits gives
+    # the same as a shift by 62.
     shift = min(shift, 62)
     product, unit = wrapped(accumulators) * multiplier, 2**shift
     whole, below = product >> shift, product & (unit - 1)
     above = unit - below
-    if v["rounding_mode"] == 0:  # toward zero
+    if v["rounding_mode"] == 0:  # round toward zero
         whole += (product < 0) & (below > 0)
-    else:  # to nearest, ties to even
+    else:  # round to nearest, ties to even
         whole += (below > above) | ((below == above) & (whole % 2 == 1))
     return np.clip(whole + v["out_zero_point"], low, 255).astype(np.uint8)
 
 
 def _store(flat: Array, tile: Array, offset: int, v: Values) -> None:
-    """Write an output plane at its offset."""
+    """Write the pixels of an output plane that the unit stores into ``flat``, the output's bytes,
+    from ``offset`` on. Raises Hang if they lie outside."""
     step = _step(v)
     kept, pitch = tile[::step, ::step], v["out_image_x_stride"]
     if kept.shape[1] > pitch or offset + (kept.shape[0] - 1) * pitch + kept.shape[1] > flat.size:
@@ -392,7 +405,8 @@ def _store(flat: Array, tile: Array, offset: int, v: Values) -> None:
 
 
 def move(t: Values, memory: Memory) -> None:
-    """Run a TP job of these values: it moves a window of an image to where its output loops point.
+    """Run the TP job of values ``t``: copy a window of an image to the addresses that the job's
+    output loops give.
 
     Raises Hang if the hardware would hang or its behaviour is not known.
     """
@@ -400,14 +414,16 @@ def move(t: Values, memory: Memory) -> None:
     if t["in_zp"] != t["out_zp"]:
         raise Hang(
             f"TP job: its zero points are {t['in_zp']} and {t['out_zp']}, the simulated unit knows "
-            "equal ones"
+            "only jobs whose two zero points are equal"
         )
     top, rows, tile_h = _window(t, "y")
     left, columns, tile_w = _window(t, "x")
     plane, tile = rows * columns, tile_h * tile_w
     elements = t["in_image_z_size"] * plane
     if elements > MOST_ELEMENTS:
-        raise Hang(f"TP job: it moves {elements} bytes, the simulated unit at most {MOST_ELEMENTS}")
+        raise Hang(
+            f"TP job: it moves {elements} bytes, the simulated unit at most {MOST_ELEMENTS} bytes"
+        )
     for start in range(0, elements, AT_ONCE):
         numbers = np.arange(start, min(start + AT_ONCE, elements), dtype=np.int64)
         z, which, place = numbers // plane, numbers % plane // tile, numbers % tile
@@ -422,20 +438,22 @@ def move(t: Values, memory: Memory) -> None:
 
 
 def _window(t: Values, axis: str) -> tuple[int, int, int]:
-    """Return (start, length, tile) of the window's rows or columns, which whole tiles fill."""
+    """Return (start, length, tile length) of a window along ``axis``, "x" (columns) or "y" (rows).
+    Raises Hang unless whole tiles, one after the other, fill the window."""
     start, end = t[f"in_window_{axis}_start"], t[f"in_window_{axis}_end"]
     size = t[f"in_tile_{axis}_size"]
     length = end + 1 - start
     if size == 0 or t[f"in_tile_{axis}_inc"] != size or length < 1 or length % size:
         raise Hang(
             f"TP job: in {axis} a window from {start} to {end} in tiles of {size}, "
-            f"{t[f'in_tile_{axis}_inc']} apart"
+            f"{t[f'in_tile_{axis}_inc']} apart, but whole adjacent tiles have to fill it"
         )
     return start, length, size
 
 
 def _written(t: Values, numbers: Array) -> Array:
-    """Return the address to which each element is written, by the element's number."""
+    """Return the address to which a TP job writes each element; ``numbers`` counts elements in the
+    order in which they are read."""
     out = np.full(numbers.shape, t["out_image_base_address"], np.int64)
     for loop in range(LOOPS):
         count = t[f"out_loop_{loop}_count"]

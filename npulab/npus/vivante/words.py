@@ -16,7 +16,8 @@ from npulab.npus.vivante.quirks import MESA_OFFSETS, ODD_STRIDE2_TILE, VENDOR_DI
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import Mantissa
 
-# Ties go to even: so the vendor's simulator rounds them (V), no capture of a board has shown them.
+# A multiplier halfway between two codes is rounded to the even one, as in the vendor's simulator
+# (V). No capture of a board has shown such a multiplier.
 MULTIPLIERS = {
     "nn_v7": Mantissa("vivante-v7:half-even", bits=15, ties="half-even"),
     "nn_v8": Mantissa("vivante-v8:half-even", bits=23, ties="half-even"),
@@ -25,46 +26,50 @@ MOST_SHIFT = 128  # post_shift has 7 bits
 
 # Mesa 25.0.7, etnaviv_ml_nn.c; SMALLEST_CACHE_END also C:update4-vendor.
 SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0xA00, 0x800
-MOST_KERNELS = 127  # most kernels per core in a superblock
-# Columns: of a tile (WIDEST), and of a tile with kernel_h - 1 added (SPAN).
+MOST_KERNELS = 127  # the most kernels of a core in a superblock
+# Columns of an output tile: WIDEST_TILE is the most, the two spans are bounds of the tile's columns
+# plus kernel_h - 1.
 WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = 64, 36, 18
-# The vendor's compiler on V7: how many rows of a tile stand in one line of a core's accumulators
-# (of the input buffer), by the most columns (V: 395 of 395 layers are within these limits).
+# The vendor's compiler on V7. Key: the most columns of a tile. Value: how many rows of this tile
+# stand in one line of a core's accumulators, or of its input buffer (V: all 395 layers fit).
 ACCUMULATOR_LINES = {8: 8, 16: 4, 32: 2}
 INPUT_LINES = {MIDDLE_SPAN: 4, WIDE_SPAN: 2}
-TILE_PIXELS, TALLEST_TILE = 64, 4  # the most pixels and rows of a tile on V8
-FIRST_PIXEL = 3  # the value of the field pooling if the unit keeps the first pixel of each 2x2
-# The byte of the V8 header where stream lengths begin; biases are words after the streams.
+# V8: the output pixels that take one row of accumulators, and the most rows of an output tile.
+TILE_PIXELS, TALLEST_TILE = 64, 4
+FIRST_PIXEL = 3  # raw ``pooling`` of a unit that keeps the first pixel of each 2x2
+# The V8 header states the length of each core's stream from byte STREAM_LENGTHS on. A length is a
+# word, and so is a bias.
 STREAM_LENGTHS, WORD_BYTES = 28, 4
 
 
 def generation(facts: Features) -> str:
-    """Return ``nn_v7`` or ``nn_v8``: the feature that the chip has."""
+    """Return the feature, ``nn_v7`` or ``nn_v8``, that the chip has."""
     if facts.get("nn_v8"):
         return "nn_v8"
     return "nn_v7"
 
 
 def multiplier_of(facts: Features, *scales: Any) -> Size:
-    """Return (post multiplier without its leading 1, post shift) of input, weight and output
-    scale."""
+    """Return (post multiplier without its leading 1, post shift) for ``scales``: of the input, the
+    weights and the output."""
     rule = MULTIPLIERS[generation(facts)]
     multiplier, shift = rule.multiplier(*scales)
     return int(multiplier) - 2**rule.bits, int(shift) - _kept(facts)
 
 
 def ratio_of(facts: Features, multiplier: int, shift: int) -> float:
-    """Return the ratio of scales (input * weight / output) that a post multiplier and shift stand
-    for.
+    """Return the ratio of scales (input * weight / output) that a job's post multiplier and post
+    shift stand for.
     """
     return (2 ** MULTIPLIERS[generation(facts)].bits + multiplier) / 2.0 ** (shift + _kept(facts))
 
 
 def folded_zero(facts: Features, zero_point: int) -> int:
-    """Return the factor z in: stored bias = bias - z * sum of the weights (less their zero point).
+    """Return the factor z of a bias as the coefficient buffer stores it: bias - z * sum(weight -
+    weight's zero point).
 
-    On V7 z is the input's zero point. On V8 it is the zero point less 128, because the unit
-    subtracts 128 from each code.
+    On V7 z is the input's zero point. On V8 it is that zero point less 128, because the unit
+    subtracts 128 from each input code.
     """
     if facts.get("nn_v8"):
         return zero_point - 128
@@ -72,14 +77,16 @@ def folded_zero(facts: Features, zero_point: int) -> int:
 
 
 def _kept(facts: Features) -> int:
-    """Return how many bits of the multiplier's fraction the shift does not include: 0 on V7."""
+    """Return the difference of a right shift by the rule and the post shift in the words: the bits
+    of the multiplier's fraction on V8, 0 on V7."""
     if facts.get("nn_v8"):
         return MULTIPLIERS["nn_v8"].bits
     return 0
 
 
 class Tiling(NamedTuple):
-    """The (rows, columns) of an output tile, and how many superblocks a core's kernels take."""
+    """The (rows, columns) of an output tile, and the number of superblocks (kernels that a core
+    works on at a time) of each core."""
 
     size: Size
     superblocks: int
@@ -136,8 +143,8 @@ def _vendor_tiling(low: Lowered, facts: Features) -> Tiling:
 
 
 def _lines(columns: int, limits: dict[int, int]) -> int:
-    """Return how many rows of ``columns`` columns stand in one line of a buffer; ``limits`` gives
-    the number of rows by the most columns."""
+    """Return how many rows of ``columns`` columns stand in one line of a buffer. Key of ``limits``:
+    the most columns. Value: the number of rows."""
     for most, lines in limits.items():
         if columns <= most:
             return lines
@@ -163,7 +170,7 @@ def interleave(kernel_h: int, tile_w: int, facts: Features) -> int:
         return mode
     if tile_w <= 8:
         mode = 8
-    # The two limits look swapped, but the driver has them in this order.
+    # A wider span is allowed a larger mode, which looks wrong, but the driver does the same.
     if span > MIDDLE_SPAN:
         return min(mode, 4)
     return min(mode, 2)
@@ -192,8 +199,8 @@ def nn_values(
     quirks: Set[str],
     cached: int,
 ) -> dict[str, Any]:
-    """Return the fields of the NN job by name, addresses apart; ``cached`` are the coefficients'
-    bytes that go on chip."""
+    """Return the values of an NN job by field, without addresses. ``cached`` is the number of bytes
+    of coefficients that go on chip."""
     (tile_h, tile_w), blocks = tiling(low, facts, quirks)
     scales = layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale
     multiplier, shift = multiplier_of(facts, *scales)
@@ -248,8 +255,8 @@ def _vendor_values(
     values: dict[str, Any],
     cached: int,
 ) -> dict[str, Any]:
-    """Return the fields to which the vendor's compiler gives other values than Mesa (V), except the
-    ends of rings.
+    """Return the values, by field, that the vendor's compiler writes instead of Mesa's (V), without
+    the ends of rings. ``values`` are Mesa's, ``cached`` the bytes of coefficients that go on chip.
 
     Each law holds in all 395 layers of A311D, if tile, superblocks and stream sizes are given.
     """
@@ -267,7 +274,8 @@ def _vendor_values(
     }
     image = sizes["input"]
     if low.thinned:
-        # The ring is that of the split image, of which the unit reads a quarter.
+        # Another job splits the image into four parts, of which the unit reads one. The ring holds
+        # all four.
         image *= 4
     out["in_image_circular_buf_size"] = up(image, ring_unit(facts))
     if v8:
@@ -276,7 +284,8 @@ def _vendor_values(
         for axis in "xy":
             out[f"in_image_{axis}_offset_sign"] = int(values[f"in_image_{axis}_offset"] < 0)
         if rows > columns:
-            # The kernel has one column.
+            # A kernel higher than wide has one column; the vendor marks it and writes its rows as
+            # its width.
             out |= {"layer_type": 1, "kernel_xy_size": rows}
     if low.depthwise:
         out["kernel_z_size"] = 1
@@ -289,10 +298,10 @@ def _vendor_caches(
     values: dict[str, Any],
     cached: int,
 ) -> dict[str, Any]:
-    """Return the fields of the on-chip caches as the vendor places them: the room of an image tile,
-    then the coefficients.
+    """Return the values of the on-chip caches, by field, as the vendor's compiler writes them: the
+    room for an image tile comes first, then the coefficients.
 
-    No layer was seen that does not fit; such a layer has Mesa's fields.
+    The result is empty for a layer that does not fit on chip; no such layer was seen.
     """
     tile_h, tile_w = values["out_image_tile_y_size"], values["out_image_tile_x_size"]
     rows, columns = low.kernel
@@ -312,7 +321,7 @@ def _vendor_caches(
     }
     share = ceil_div(low.channels, facts["nn_cores"])
     if values["kernels_per_core"] < share and low.kernel != (1, 1):
-        # Several superblocks read the image.
+        # Each of several superblocks reads the whole image, so the image is cached too.
         out |= {
             "image_caching_mode": "full",
             "image_cache_start_address": SRAM_START,
@@ -328,8 +337,8 @@ def cached_bytes(
     largest: int,
     vendor: bool = False,
 ) -> int:
-    """Return how many bytes of coefficients go on chip. ``streams`` are the bytes of all streams,
-    ``largest`` those of the largest stream."""
+    """Return how many bytes of coefficients go on chip. ``streams`` is the number of bytes of all
+    cores' streams, ``largest`` the number of bytes of the largest stream."""
     if vendor and not facts.get("nn_v8"):
         return facts["nn_cores"] * largest
     if facts.get("nn_v8"):
@@ -339,7 +348,7 @@ def cached_bytes(
 
 
 def _offsets(layer: Conv2D, low: Lowered, quirks: Set[str]) -> Size:
-    """Return (first row, first column) of the window."""
+    """Return (row, column) of the input at which the first window begins, negative in a border."""
     if MESA_OFFSETS not in quirks or layer.padding != "same":
         return -low.pad[0], -low.pad[1]
     kernel, width, offset = low.kernel[1], low.columns, 0
@@ -355,8 +364,8 @@ def _offsets(layer: Conv2D, low: Lowered, quirks: Set[str]) -> Size:
 
 
 def _caches(low: Lowered, facts: Features, tile: Size, blocks: int, cached: int) -> dict[str, Any]:
-    """Return the fields of the on-chip caches: coefficients, and the image if several superblocks
-    read it."""
+    """Return the values of the on-chip caches, by field, as Mesa writes them: of the coefficients
+    (``cached`` bytes), and of the image if the job has several superblocks (``blocks``)."""
     sram, image = facts["sram"], 0
     if blocks > 1:
         area = (tile[0] + low.kernel[0] - 1) * (tile[1] + low.kernel[1] - 1)
@@ -384,6 +393,6 @@ def _caches(low: Lowered, facts: Features, tile: Size, blocks: int, cached: int)
     if image >= SMALL_IMAGE_CACHE:
         out |= {"image_cache_start_address": end, "image_cache_end_address": min(end + image, sram)}
     if facts.get("nn_v8"):
-        # The driver does not cache on these chips yet.
+        # Mesa does not cache on V8 yet.
         out |= {"kernel_caching_mode": "none", "image_caching_mode": "none"}
     return out

@@ -69,13 +69,13 @@ def test_a_printed_stream_is_read(tmp_path: Path, mark: str) -> None:
         (
             "Size: 2",
             "Size: 3",
-            "line 10: got 0x08020e4f, which is opcode 1 for 2 states from 0x0393c, allowed are 3 from",
+            "line 10: got 0x08020e4f, which is opcode 1 for 2 states from 0x0393c, allowed is a LOAD_STATE of 3 states",
         ),
         (
             "0x00000000, /*   [0393C] GL.OCB_REMAP_START := 0x0 */\n",
             "",
-            "line 11: got the state of offset 0x03940, allowed is "
-            "0x0393c; a line is missing before it",
+            "line 11: got the state at offset 0x03940, allowed is "
+            "the next, 0x0393c; a line is missing before it",
         ),
         (
             "0x28000004, /* DRAW_PRIMITIVES (5) */",

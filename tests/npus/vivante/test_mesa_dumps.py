@@ -380,7 +380,7 @@ def as_folder(name: str) -> Callable[[Path], None]:
         (cut("cmd", 58), "mesa-cmd-001-000.bin: got 58 bytes, allowed are whole 32-bit words"),
         (
             cut("cmd", 60),
-            "mesa-cmd-001-000.bin: commands: the LOAD_STATE at word 14 has 1 states, 0 words follow",
+            "mesa-cmd-001-000.bin: commands: the LOAD_STATE at word 14 has 1 states, allowed are at most the 0 words that follow",
         ),
         (cut("cmd", 0), "mesa-cmd-001-000.bin: starts 0 jobs of block NN, allowed are 1"),
         (beside("mesa-cmd-002-000.bin", b""), "mesa-cmd-002-000.bin: starts 0 jobs"),

@@ -114,7 +114,10 @@ def test_load_of_several_states() -> None:
     assert commands.writes(commands.commands(states)) == states
     words = np.array([0x08030E4C, 1, 2, 3, 0x18000000, 0, 0x08010E4C, 7], np.uint32)
     assert commands.writes(words) == [(0x3930, 1), (0x3934, 2), (0x3938, 3), (0x3930, 7)]
-    with pytest.raises(ValueError, match="the LOAD_STATE at word 6 has 1 states, 0 words follow"):
+    with pytest.raises(
+        ValueError,
+        match="the LOAD_STATE at word 6 has 1 states, allowed are at most the 0 words that",
+    ):
         commands.writes(words[:7])
 
 
@@ -174,7 +177,7 @@ def field(**values: Any) -> Callable[[npulab.Capture], npulab.Capture]:
         (field(in_image_address=0x3348E241), "off its alignment of 64"),
         (field(out_image_address=0x20), "off its alignment"),
         (field(kernel_z_size=5), "lies outside its 64 bytes"),
-        (field(kernel_xy_size=15), "overruns"),
+        (field(kernel_xy_size=15), "past the end of its coefficient stream"),
         (field(out_image_x_size=9), "larger than its strides"),
         (
             field(out_image_z_size=16383, out_image_x_stride=65535, out_image_y_stride=65535),
@@ -188,8 +191,8 @@ def field(**values: Any) -> Callable[[npulab.Capture], npulab.Capture]:
         (stream(0, 0), "core 0 is given 0 bytes"),
         (stream(4, 64), "core 1 is given 64 bytes"),
         (stream(64, 6), "zero-run width 6, the chip has at most 5"),
-        (stream(65, 9), "overruns"),
-        (stream(66, 255), "overruns"),
+        (stream(65, 9), "past the end of its coefficient stream"),
+        (stream(66, 255), "past the end of its coefficient stream"),
         (lambda capture: capture.with_buffers(coefficients=b""), "no room for its header"),
         (lambda capture: capture.with_buffers(input=b""), "lies outside its 0 bytes"),
     ],
@@ -241,7 +244,7 @@ def side_of(text: str, sign: str) -> str:
         (
             "map->relu = 0x0;  /* (0) */",
             "",
-            r"field relu \(word 2\[24\]\) is missing, a job has all 91 fields of 34 words",
+            r"field relu \(word 2\[24\]\) is missing, allowed is a job with all 91 fields of its 34 words",
         ),
         (
             "map->relu = 0x0;  /* (0) */",
@@ -251,17 +254,17 @@ def side_of(text: str, sign: str) -> str:
         (
             "map->relu = 0x0;  /* (0) */",
             "map->relu = 0x1;  /* (0) */",
-            "field relu is 0x1 and .0., which are not the same",
+            "field relu: got 0x1 and .0., allowed is twice the same number",
         ),
         (
             "map->relu = 0x0;  /* (0) */",
             "map->rely = 0x0;  /* (0) */",
-            "got field rely, allowed is the fields that",
+            "got field rely, allowed are the names in update4",
         ),
         (
             "map->relu = 0x0;  /* (0) */",
             "map->decode = 0x0;  /* (0) */",
-            r"line \d+, side mesa: got field decode, allowed is the",
+            r"line \d+, side mesa: got field decode, allowed are the",
         ),
         ("map->relu =", "map->prelu =", "got field prelu a second time, allowed is once"),
         (
@@ -271,12 +274,12 @@ def side_of(text: str, sign: str) -> str:
         ),
         ("0x08010e4f,", "0x08010e4,", "allowed is a command word"),
         ("}\n", "\n", "allowed is a command word"),
-        ("0x69, 0xd3", "0x69 0xd3", "allowed is bytes of the input buffer"),
+        ("0x69, 0xd3", "0x69 0xd3", "allowed is a line of bytes of the input buffer"),
         ("0xf7, 0x64, 0xc3, 0xca", "0xf7, 0x64", "of input"),
         (
             "0xf7, 0x64, 0xc3, 0xca",
             "0xf7, 0x64,",
-            r"line \d+, .*allowed is bytes of the output buffer",
+            r"line \d+, .*allowed is a line of bytes of the output buffer",
         ),
         ("--- /home", "-- /home", "a diff without its --- line before @@"),
     ],

@@ -579,7 +579,10 @@ def test_zero_runs_on_the_simulated_device(vivante: Target, depthwise: bool, mos
     # runs that stand for less than the weights leave the device waiting
     short = sent.with_buffers(coefficients=buffer[:2] + bytes(18) + buffer[20:])
     ran = npulab.Simulated().run(short)
-    assert (ran.outcome, ran.reason[:33]) == ("hang", "a stream of coefficients overruns")
+    assert (ran.outcome, ran.reason[:51]) == (
+        "hang",
+        "a core reads past the end of its coefficient stream",
+    )
 
 
 # What is broken
@@ -737,7 +740,7 @@ def test_a_v8_stream_that_ends_early_says_so(vivante: Target) -> None:
     data[28] += 2
     with pytest.raises(
         Hang,
-        match=rf"core 0 is given (\d*) bits of coefficients, its stream ends after \d+, {GUESS}$",
+        match=rf"core 0 is given a stream of (\d*) bits, its kernels end after \d+ bits, {GUESS}$",
     ):
         vivante.simulate(whole.with_buffers(coefficients=bytes(data)))
 
