@@ -128,7 +128,7 @@ def test_what_cannot_be_compared_says_why(run: Any, tmp_path: Path) -> None:
         "differs",
     ]
     assert lines[1].endswith(
-        "  not compared: capture short: buffer 'output' has 50 bytes, its jobs say 12 x 10 x 10, 1200 bytes; "
+        "  not compared: capture short: buffer 'output' has 50 bytes, its jobs ask for a tensor of 12 x 10 x 10, which is 1200 bytes; "
         "0 of 1200 outputs were compared"
     )
     assert lines[-1] == "1 capture, 1 differs, 1 with nothing or not all compared (1 differs)"

@@ -1,4 +1,4 @@
-"""From a layer to the jobs that a driver would send: their words, coefficients and commands."""
+"""Lowers a layer to the jobs that a driver would send: their words, coefficients and commands."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from npulab.npus.vivante.words import (
 from npulab.quant.layers import Add, Conv2D, FullyConnected
 
 Layer = Conv2D | FullyConnected | Add
-# Where buffers lie. `tensor` is the layer's input before the first TP job; `planes` and `padded`
-# lie between two TP jobs; `output-planes` is the NN job's output if a TP job follows. Parameter
-# blocks of TP jobs follow one another from `tp`.
+# The addresses of buffers. `tensor` is the layer's input before the first TP job. One TP job writes
+# `planes` or `padded`, and the next job reads it. `output-planes` is the NN job's output if a TP
+# job follows. The parameter blocks of TP jobs follow one another from `tp` on.
 ADDRESSES = {
     "nn": 0x50000000,
     "coefficients": 0x40000000,
@@ -64,16 +64,17 @@ MORE_ADDRESSES = {
     "padded": 0xA0000000,
     "output-planes": 0xB0000000,
 }
-# The address names of tensors that one move writes and the next reads.
+# Key: the kind of a move. Value: the name, in MORE_ADDRESSES, of the buffer that it writes if
+# another move follows.
 MOVED = {"transpose": "planes", "pad": "padded"}
-ALIGNMENT, BLOCK_SPACING = 64, 128  # bytes
+ALIGNMENT, BLOCK_SPACING = 64, 128  # bytes: of buffers, and from one parameter block to the next
 STRIDES = (1, 1), (2, 2)
-# Bytes of a plain stream's header, and of a kernel's bias and offset.
+# A plain stream has a header of HEAD_BYTES; each kernel has a bias and an offset of 8 bytes in all.
 HEAD_BYTES, KERNEL_BYTES = 3, 8
 
 
 class StartedJob(NamedTuple):
-    """A job as it is sent: its block, values by field, and the states that start it."""
+    """A job as a driver sends it: its block, its values by field, and the states that start it."""
 
     block: str
     values: Values
@@ -94,7 +95,8 @@ def lower(
 
     In the ``dialect`` ``vendor`` the NN job is that of VeriSilicon's compiler of 2025. Some of its
     choices have no known law and may differ (the target's page lists them). The shader's job that
-    splits planes on V7 is missing. The default: that of ``layer.driver_quirks``, else ``mesa``.
+    splits planes on V7 is missing. The default dialect is that of ``layer.driver_quirks``, else
+    ``mesa``.
 
     ``x`` has the type of the weights and the shape ``(H, W, C)``; for ``FullyConnected`` it has I
     elements, for ``Add`` it is a pair of tensors. int8 codes are moved up by 128, as the driver
@@ -102,11 +104,11 @@ def lower(
     ``layer.driver_quirks``. If the chip's coefficient format is not known, the capture has no
     coefficients, and the size of the kernel cache in its words is that of uncoded weights.
 
-    The capture differs from Mesa's in these cases: images that are not square (here x is always the
-    column); kernels larger than 5x5 and stride 2 layers whose padding Mesa has wrong; TP jobs that
-    would read past the image; fully connected layers, whose weights have the convolution's order.
-    A clamp that no code reaches is left out. Raises ValueError for a layer or chip that is not
-    covered, LookupError for an unknown feature, dialect or address.
+    The capture differs from Mesa's in these cases: images that are not square (in the capture, x is
+    always the column); kernels larger than 5x5, and stride 2 layers, where Mesa's padding is wrong;
+    TP jobs where Mesa's would read past the image; fully connected layers, whose weights have the
+    order of a convolution's. A clamp that no code reaches is left out. Raises ValueError for a
+    layer or chip that is not covered, LookupError for an unknown feature, dialect or address.
     """
     coded = _plain(_unsigned(layer))
     quirks = _quirks_asked(layer, coded, features, dialect)
@@ -119,8 +121,7 @@ def lower(
     if x is not None:
         tensors = _tensors(_planar(layer, conv, x), conv, low, moves)
     if NN_ALONE in quirks:
-        # The jobs that move the image for the NN job are not in this capture: the driver submits
-        # them by themselves.
+        # The capture has no TP jobs, because the driver submits each of them by itself.
         moves = []
         tensors.pop("tensor", None)
     coefficient_stream, cached = encoded(conv, low, facts, quirks)
@@ -148,9 +149,10 @@ def _quirks_asked(
     features: Iterable[str],
     dialect: str | None,
 ) -> set[str]:
-    """Return the quirks of ``layer`` (as the caller gave it) and ``coded`` (the same layer in
-    uint8), with the features and the dialect that the caller asks for. Raises LookupError for an
-    unknown feature or dialect, and for a feature that the vendor does not have."""
+    """Return the quirks with which a layer is lowered: those of the layer, and the features and the
+    dialect that the caller asks for. ``layer`` is as the caller gave it, ``coded`` the same in
+    uint8. Raises LookupError for an unknown feature or dialect, and for a feature that jobs in the
+    vendor's dialect cannot have."""
     quirks = {*getattr(coded, "driver_quirks", ()), *features}
     if layer.dtype == "int8":
         quirks.add(INT8_MODEL)
@@ -167,8 +169,8 @@ def _quirks_asked(
 
 
 def _ring_ends(values: Values, image: int, output: int) -> dict[str, int]:
-    """Return the ends of the rings that hold the tensors at two addresses; none if the job has no
-    rings."""
+    """Return the values of the fields for the ends of two rings (memory ranges of tensors), which
+    begin at the addresses ``image`` and ``output``; nothing if the job has no rings."""
     if "in_image_circular_buf_size" not in values:
         return {}
     return {
@@ -178,10 +180,10 @@ def _ring_ends(values: Values, image: int, output: int) -> dict[str, int]:
 
 
 def planned(layer: Layer, facts: Features, quirks: Set[str]) -> tuple[Conv2D, Lowered, list[Move]]:
-    """Return the convolution that a layer of uint8 becomes, its plan for the unit, and the moves
-    around it.
+    """Return the convolution that a layer of uint8 becomes, its plan for the NN unit, and the moves
+    of its tensors by TP jobs.
 
-    Raises ValueError if a driver would refuse it on such a chip.
+    Raises ValueError if a driver would refuse the layer on a chip of these features (``facts``).
     """
     conv = as_convolution(layer, facts, quirks)
     widest = facts["max_kernel"]
@@ -202,7 +204,7 @@ def planned(layer: Layer, facts: Features, quirks: Set[str]) -> tuple[Conv2D, Lo
         shape = top + height + bottom, left + width + right, channels
         read = replace(conv, input_shape=shape, padding="valid")
     low = plan(read, facts, quirks, isinstance(layer, Add))
-    # The vendor splits planes on V7 by a shader's job, which has no words here.
+    # On V7 the vendor splits planes by a job of the shader, which a lowered capture does not have.
     if low.split and (VENDOR_DIALECT not in quirks or facts.get("nn_v8")):
         kinds.append("reshuffle")
     ends = ["tensor", *(MOVED[kind] for kind in kinds[:-1]), "input"]
@@ -218,8 +220,8 @@ def encoded(
     facts: Features,
     quirks: Set[str],
 ) -> tuple[bytes | None, int]:
-    """Return two things: the coefficient buffer, None if the chip's format is not known, and the
-    number of its bytes that go on chip."""
+    """Return (coefficient buffer, number of its bytes that go on chip). The buffer is None if the
+    chip's format is not known; the number is then that of uncoded weights."""
     zero = layer.weight_q.zero_point
     dialect = MESA
     if VENDOR_DIALECT in quirks:
@@ -248,7 +250,7 @@ def encoded(
     offsets = np.arange(geometry.slots) * geometry.plane_bytes
     content = Coefficients(weights, bias, offsets.astype(np.uint32))
     if geometry.huffman:
-        # The map is chosen by the weights as the model has them, modulo 256.
+        # The driver chooses the symbol map by the model's weights, not by those moved up by 128.
         of_model = low.weights
         if INT8_MODEL in quirks:
             of_model = low.weights - np.uint8(SIGNED)
@@ -268,29 +270,30 @@ def encoded(
 
 
 def uncoded_bytes(geometry: Geometry) -> int:
-    """Return how many bytes the largest core's stream would have if weights were not coded, filled
-    up to a multiple of 64."""
+    """Return how many bytes the largest stream of a core would have if weights were not coded. The
+    number is rounded up to a multiple of 64."""
     kernel_bytes = math.prod(geometry.shape[1:]) + KERNEL_BYTES
     return up(HEAD_BYTES + kernel_bytes * geometry.per_core, ALIGNMENT)
 
 
 def coded_chip(chip: str, dialect: str = MESA) -> Features:
-    """Return the features of a chip whose coefficient streams in a dialect are known; Unsupported
-    for any other."""
+    """Return the features of a chip. Raises Unsupported if the format of its coefficient streams in
+    ``dialect`` is not known."""
     facts = FACTS.features(chip)
     if dialect == VENDOR and facts.get("vendor_plain_coefficients"):
         return {**facts, "unknown_coefficients": 0}
     if facts.get("unknown_coefficients"):
         known = [name for name, found in CHIPS.items() if not found.get("unknown_coefficients")]
         raise Unsupported(
-            f"chip: got {chip!r}, coefficient streams are known of {', '.join(known)}"
+            f"chip: got {chip!r}, allowed are the chips whose coefficient streams are known: "
+            f"{', '.join(known)}"
         )
     return facts
 
 
 def _unsigned(layer: Any) -> Layer:
-    """Return the layer with int8 tensors and zero points moved up by 128, as the driver stores
-    them."""
+    """Return the layer as uint8: int8 tensors and zero points are moved up by 128, as the driver
+    stores them. Raises ValueError for another kind of layer or type."""
     stored = getattr(getattr(layer, "weights", None), "dtype", getattr(layer, "dtype", None))
     if (
         not isinstance(layer, Conv2D | FullyConnected | Add)
@@ -305,12 +308,12 @@ def _unsigned(layer: Any) -> Layer:
 
 
 def _plain(layer: Layer) -> Layer:
-    """Return the layer without parameters that change nothing on the unit: a stride along an axis
-    with one window, scales per channel that are all equal, a clamp that no code reaches.
+    """Return the layer without parameters that do not change its result, such as a stride along an
+    axis with one window, equal scales per channel, or a clamp that no code reaches.
 
-    relu6 is ReLU if no code is above 6, as in Mesa (tfl_device.c). Mesa compares real numbers, so
-    it leaves a layer whose highest code is 6.00001 to the CPU; the clamp would not change that
-    layer."""
+    relu6 becomes ReLU if no code stands for more than 6, as in Mesa (tfl_device.c). Mesa compares
+    real numbers: it leaves a layer whose highest code stands for 6.00001 to the CPU, although the
+    clamp does not change its result."""
     layer = plain_activation(layer, "lower for vivante")
     if not isinstance(layer, Add):
         layer = per_tensor(layer)
@@ -346,14 +349,14 @@ def _refuse_unsupported(layer: Conv2D, facts: Features, widest: int) -> None:
     _, shift = multiplier_of(facts, *scales)
     if not 0 <= shift < MOST_SHIFT:
         raise ValueError(
-            f"lower for vivante: scales: got {scales[0]} * {scales[1]} / {scales[2]}, which is a "
-            f"right shift of {shift} bits, allowed is 0 to {MOST_SHIFT - 1}"
+            f"lower for vivante: scales: got {scales[0]} * {scales[1]} / {scales[2]}, which needs "
+            f"a post shift of {shift} bits, allowed is 0 to {MOST_SHIFT - 1}"
         )
 
 
 def _planar(layer: Layer, conv: Conv2D, x: Any) -> Array:
-    """Return the input as codes of the unit, in planes ``(C, H, W)`` of the convolution that the
-    layer becomes."""
+    """Return the input ``x`` as uint8 codes, in planes ``(C, H, W)`` of ``conv``, the convolution
+    that the layer becomes. Raises ValueError for another shape or type than the layer's."""
     tensors = [np.asarray(x)]
     wanted, allowed = 1, f"{layer.input_shape} of the weights'"
     if isinstance(layer, Add):
@@ -376,8 +379,8 @@ def _planar(layer: Layer, conv: Conv2D, x: Any) -> Array:
 
 
 def _fits(tensor: Array, layer: Layer) -> bool:
-    """True for a tensor of the layer's type and shape. For a fully connected layer only the number
-    of elements has to agree."""
+    """True for a tensor of the layer's type and input shape; of a fully connected layer, for a
+    tensor with the layer's number of inputs."""
     shape = tensor.shape
     if isinstance(layer, FullyConnected):
         shape = (tensor.size,)
@@ -385,8 +388,8 @@ def _fits(tensor: Array, layer: Layer) -> bool:
 
 
 def _tensors(planar: Array, conv: Conv2D, low: Lowered, moves: Sequence[Move]) -> dict[str, bytes]:
-    """Return the tensors in memory before the jobs run: the layer's input before its moves, and the
-    image that the NN job reads."""
+    """Return the bytes of tensors, by buffer: ``tensor`` is the layer's input before the first TP
+    job (none without TP jobs), ``input`` the image that the NN job reads."""
     zero, out = conv.input_q.zero_point, {}
     for move in moves:
         if move.kind == "transpose":
@@ -413,7 +416,8 @@ def _jobs(
     facts: Features,
     where: Features,
 ) -> list[StartedJob]:
-    """Return every job in order: moves of the input, the NN job, then the move of its output."""
+    """Return every job in order: TP jobs that move the input, the NN job, then the TP job that
+    moves its output. ``where`` has the addresses of buffers by name."""
     output = "output"
     before: list[StartedJob] = []
     after: list[StartedJob] = []

@@ -16,9 +16,9 @@ move tensors around it. JJJ is the core of the tensor processor (``tp``, ``lut``
 ``output``      the tensor that the job writes, after it; only without batching
 =============== ====================================================================
 
-Older drivers dump a tensor from the start of the buffer in which it lies, newer drivers from its
-own first byte. A buffer that several files show tells which driver it was. Older drivers count from
-0 again in each part of a model that runs by itself and in each inference, and so overwrite earlier
+Older drivers dump a tensor from the start of the buffer in which it lies, newer drivers from the
+tensor's first byte. ``_begins`` finds out which by comparing files. Older drivers count from 0
+again in each inference and in each part of a model that runs by itself, and so overwrite earlier
 files; newer drivers count on. Source: Mesa, etnaviv_ml.c of 2024 and of 2025.
 """
 
@@ -51,23 +51,24 @@ BUFFERS = {
     "output": "output",
 }
 BLOCKS = {"nn": "NN", "tp": "TP"}
-# The fields of each kind of block that say where its tensors lie.
+# The fields that hold the addresses of a job's tensors. Key: the block, then the tensor.
 PLACES = {
     "NN": {"input": "in_image_address", "output": "out_image_address"},
     "TP": {"input": "in_image_base_address", "output": "out_image_base_address"},
 }
-STARTS = {"NN": NN_INST_ADDR, "TP": TP_INST_ADDR}  # registers that take the block's address
+STARTS = {"NN": NN_INST_ADDR, "TP": TP_INST_ADDR}  # by block: the register that starts its job
 WORD_BYTES, ALIGN = 4, 64
-# The most bytes that a file may have: far more than any tensor, so that a broken file does not fill
-# the memory.
+# The most bytes that are read of a file: far more than any tensor has, so that a broken file does
+# not fill the memory.
 MOST_BYTES = 2**26
-HEADER_WORDS = 16  # words of a coefficient buffer's header
-HUFFMAN_VERSION = 1  # the high half of the first byte of a Huffman buffer
-SHOWN = 5  # the most missing jobs whose numbers a warning lists
+HEADER_WORDS = 16  # words of a plain coefficient buffer's header
+HUFFMAN_VERSION = 1  # bits 4 to 7 of the first byte of a Huffman coefficient buffer
+SHOWN = 5  # the most gaps in the numbers of jobs that a warning lists
 
 
 class Key(NamedTuple):
-    """The parts of a file's name: kind, number of the job, core of the tensor processor."""
+    """The parts of a file's name: its kind, the number of its job, and (``part``) the core of the
+    tensor processor."""
 
     kind: str
     number: int
@@ -76,10 +77,10 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A job of the driver's list, in one part for each core that takes part.
+    """A job of the driver, in parts: one for each core that takes part.
 
-    ``blocks`` has the words ``(W,) uint32`` of each part, ``values`` the fields of the first part,
-    ``files`` the job's other files by kind."""
+    ``block`` is NN or TP. ``blocks`` has the words ``(W,) uint32`` of each part, ``values`` the
+    values of the first part by field, ``files`` the job's other files by kind."""
 
     number: int
     block: str
@@ -89,12 +90,12 @@ class Operation:
 
     @property
     def addresses(self) -> dict[str, int]:
-        """The addresses of the job's tensors, by the kind of file that holds the tensor."""
+        """The addresses of the job's tensors, by name: ``input`` and ``output``."""
         return {name: self.values[field] for name, field in PLACES[self.block].items()}
 
 
 def recognises(path: Path) -> bool:
-    """True for a folder with a file of such a name."""
+    """True for a folder with a file that is named as Mesa names its dumps."""
     return path.is_dir() and any(FILE.fullmatch(file.name) for file in path.iterdir())
 
 
@@ -104,10 +105,10 @@ def read(
     """Return a capture for each job of the run, in order, named by its number and its unit
     (``000-tp``, ``001-nn``).
 
-    Without ``chip``, the likeliest chip is found from words, cores and coefficient headers. A
-    UserWarning says if several chips fit equally, if numbers are missing between those of jobs, and
-    if no output was recorded. Raises ValueError naming a file that is cut short or contradicts the
-    other files of its job. Raises LookupError for an unknown chip.
+    Without ``chip``, the likeliest chip is found from words, numbers of cores and coefficient
+    headers. Gives a UserWarning if several chips fit equally, if the numbers of jobs have a gap,
+    and if no output was recorded. Raises ValueError naming a file that is cut short or contradicts
+    the other files of its job. Raises LookupError for an unknown chip.
     """
     if chip is not None and chip not in CHIPS:
         raise LookupError(f"chip: got {chip!r}, allowed are {', '.join(CHIPS)}")
@@ -128,8 +129,8 @@ def read(
 
 
 def _files(path: Path) -> dict[Key, Path]:
-    """Return the folder's files by the parts of their names; ValueError if two names stand for one
-    file.
+    """Return the folder's files by the parts of their names. Raises ValueError if two files have
+    the same parts, for a folder with such a name, and for a core where the kind has none.
     """
     out: dict[Key, Path] = {}
     for file in sorted(path.iterdir()):
@@ -138,10 +139,12 @@ def _files(path: Path) -> dict[Key, Path]:
         key = Key(match[1], int(match[2]), int(match[3]))
         if key in out:
             raise ValueError(
-                f"{file}: got {out[key].name} for the same job and kind too, allowed is one file"
+                f"{file}: got {out[key].name} for the same job, kind and core, allowed is one file"
             )
         if not file.is_file():
-            raise ValueError(f"{file}: is not a file, allowed is what {OPTIONS} wrote")
+            raise ValueError(
+                f"{file}: got no regular file, allowed is a file as Mesa writes it with {OPTIONS}"
+            )
         if key.part and key.kind not in ("tp", "lut"):
             raise ValueError(
                 f"{file}: got core {key.part}, allowed is 0 for a file of kind {key.kind}"
@@ -151,8 +154,8 @@ def _files(path: Path) -> dict[Key, Path]:
 
 
 def _operation(path: Path, number: int, files: Mapping[Key, Path]) -> Operation:
-    """Return the job with a number. Raises ValueError if a file of the job is missing, or if files
-    of this number belong to several jobs.
+    """Return job ``number``, read from its files. Raises ValueError if a file of the job is
+    missing, or if files of this number belong to several jobs.
     """
     mine = {key: file for key, file in files.items() if key.number == number}
     blocks = {key: file for key, file in mine.items() if key.kind in BLOCKS}
@@ -161,14 +164,14 @@ def _operation(path: Path, number: int, files: Mapping[Key, Path]) -> Operation:
         got = " and ".join(file.name for file in (blocks or mine).values())
         raise ValueError(
             f"{path}: got {got}, allowed is a job with either mesa-nn-{number:03}-000.bin or "
-            f"mesa-tp-{number:03}-000.bin; a file is missing, or the folder holds two recordings"
+            f"mesa-tp-{number:03}-000.bin; one is missing, or the folder holds two recordings"
         )
     (kind,) = kinds
     missing = sorted({*range(len(blocks))} - {key.part for key in blocks})
     if missing:
         raise ValueError(
-            f"{path}: mesa-{kind}-{number:03}-{missing[0]:03}.bin is missing, there is "
-            f"{next(iter(blocks.values())).name}"
+            f"{path}: mesa-{kind}-{number:03}-{missing[0]:03}.bin is missing, which belongs to the "
+            f"same job as {next(iter(blocks.values())).name}"
         )
     block = BLOCKS[kind]
     words = tuple(_words(file, len(TABLES[block])) for _, file in sorted(blocks.items()))
@@ -177,15 +180,15 @@ def _operation(path: Path, number: int, files: Mapping[Key, Path]) -> Operation:
     }
     if block == "TP" and "compressed" in others:
         raise ValueError(
-            f"{others['compressed']}: got coefficients for a TP job, allowed are they only next to "
-            f"mesa-nn-{number:03}-000.bin; the folder may hold two recordings"
+            f"{others['compressed']}: got coefficients for a TP job, allowed are coefficients only "
+            f"next to mesa-nn-{number:03}-000.bin; the folder may hold two recordings"
         )
     return Operation(number, block, words, maps(USUAL_CHIP)[block].decode(words[0]), others)
 
 
 def _words(file: Path, count: int | None = None) -> Array:
-    """Return the first ``count`` words of a file, or all of them; ValueError if it has fewer or its
-    last word is cut off.
+    """Return the first ``count`` words of a file, or all words without ``count``. Raises ValueError
+    if the file has fewer words or its last word is cut off.
     """
     size = file.stat().st_size
     if size % WORD_BYTES or (count and size < WORD_BYTES * count):
@@ -206,17 +209,20 @@ def _file_bytes(file: Path, begin: int = 0, count: int | None = None) -> bytes:
     if count is None:
         count, size = MOST_BYTES, file.stat().st_size
         if size - begin > MOST_BYTES:
-            raise ValueError(f"{file}: got {size} bytes, allowed are up to {begin + MOST_BYTES}")
+            raise ValueError(
+                f"{file}: got {size} bytes, allowed are at most {begin + MOST_BYTES} bytes"
+            )
     with opened(file) as stream:
         stream.seek(begin)
         return stream.read(count)
 
 
 def _begins(operations: Sequence[Operation]) -> dict[tuple[int, str], int]:
-    """Return, by job number and file kind, the byte of the file at which its tensor begins.
+    """Return the byte of a file at which its tensor begins. Key: (job number, kind of the file).
 
-    A tensor may lie inside a buffer that another file shows from the start. If both files have the
-    same size, its own file shows the whole buffer too. Else its file begins with the tensor.
+    A file shows either a tensor or the whole buffer in which the tensor lies. It counts as a whole
+    buffer if another file of the same size shows memory around the tensor's address: that file then
+    begins at the buffer's start. Else the file begins with its tensor.
     """
     extents = {}
     for operation in operations:
@@ -259,7 +265,8 @@ def _capture(
             buffers["coefficients"] = _as_sent(buffers["coefficients"])
         for job in jobs:
             if job.start:
-                # The six low bits of the register are the number of the slot (states.csv).
+                # Bits 0 to 5 of the register are not address bits: they hold the number of the slot
+                # (states.csv).
                 addresses["nn"] = dict(job.start.writes)[STARTS["NN"]] // ALIGN * ALIGN
     return Capture(
         name,
@@ -275,8 +282,9 @@ def _capture(
 
 
 def _starts(operation: Operation, words: Array) -> list[list[tuple[int, int]]]:
-    """Return the register writes for each part of a job, from one command stream: all writes up to
-    the write that starts the part. The last part also has the writes after its start."""
+    """Return the register writes (offset, value) of each part of a job, from the ``words`` of one
+    command stream: all writes up to the write that starts the part. The last part also has the
+    writes after its start."""
     file = operation.files["cmd"]
     start = STARTS[operation.block]
     with refusing(file):
@@ -284,25 +292,26 @@ def _starts(operation: Operation, words: Array) -> list[list[tuple[int, int]]]:
     ends = [at + 1 for at, (register, _) in enumerate(sent) if register == start]
     if len(ends) != len(operation.blocks):
         raise ValueError(
-            f"{file}: starts {len(ends)} jobs of block {operation.block}, allowed are "
-            f"{len(operation.blocks)}, one for each of its files"
+            f"{file}: got commands that start {len(ends)} jobs of block {operation.block}, allowed "
+            f"are {len(operation.blocks)}, one for each file of a parameter block"
         )
     return [sent[begin:end] for begin, end in pairwise([0, *ends[:-1], len(sent)])]
 
 
 def _refuse_short_tensors(operation: Operation, buffers: Mapping[str, bytes]) -> None:
-    """Raise ValueError for a recorded tensor with fewer bytes than its NN job's words ask for."""
+    """Raise ValueError for a recorded input or output that is shorter than the words of its NN job
+    ask for."""
     for name, size in tensor_bytes(operation.values).items():
         if name in buffers and len(buffers[name]) < size:
             raise ValueError(
-                f"{operation.files[name]}: got {len(buffers[name])} bytes after the "
-                f"tensor's start, allowed are at least the {size} that the job's words ask for"
+                f"{operation.files[name]}: got {len(buffers[name])} bytes from the tensor's start "
+                f"on, allowed are at least the {size} that the job's words ask for"
             )
 
 
 def _as_sent(data: bytes) -> bytes:
-    """Return a plain coefficient buffer without the bytes after its streams. An earlier owner of
-    the memory page left those bytes."""
+    """Return a coefficient buffer; a plain buffer without bytes after its streams that are not 0,
+    because they are what another buffer left in the memory page."""
     if len(data) < WORD_BYTES * HEADER_WORDS:
         return data
     sizes = np.frombuffer(data, "<u4", HEADER_WORDS)
@@ -313,8 +322,8 @@ def _as_sent(data: bytes) -> bytes:
 
 
 def _plain_cores(sizes: Array) -> int:
-    """Return the number of cores in the header of a plain coefficient buffer; 0 for another
-    header."""
+    """Return the number of cores that have a stream in a plain coefficient buffer; 0 if ``sizes``,
+    the words of the header, are not the stream sizes of a plain buffer."""
     used = int(np.count_nonzero(sizes))
     if np.any(sizes % ALIGN) or not np.all(sizes[:used]):
         return 0
@@ -322,8 +331,8 @@ def _plain_cores(sizes: Array) -> int:
 
 
 def _likeliest_chip(path: Path, operations: Sequence[Operation]) -> str:
-    """Return the chip that has most of the features that the jobs show (``_signs``). Of several
-    such chips, return the first in the table.
+    """Return the chip that has most of the features that the jobs show (``_signs``). If several
+    chips do, return the first of them in the table and give a UserWarning.
     """
     scores = dict.fromkeys(CHIPS, 0)
     for operation in operations:
@@ -334,8 +343,8 @@ def _likeliest_chip(path: Path, operations: Sequence[Operation]) -> str:
     best = [name for name, score in scores.items() if score == most]
     if len(best) > 1:
         warnings.warn(
-            f"{path}: the jobs go with {' and '.join(best)} alike, they are read as of {best[0]}; "
-            "say --chip if it is another chip",
+            f"{path}: the jobs fit {' and '.join(best)} equally, they are read as jobs of "
+            f"{best[0]}; give --chip if it is another chip",
             stacklevel=3,
         )
     return best[0]
@@ -345,7 +354,7 @@ def _signs(operation: Operation) -> Iterator[tuple[str, int]]:
     """Yield the features that a job shows, and their values: 0 for a feature that the chip does
     not have."""
     if operation.block == "TP":
-        if len(operation.blocks) > 1:  # all cores share the work of a move, or one core does it
+        if len(operation.blocks) > 1:  # a move runs on all cores or on one
             yield "tp_cores", len(operation.blocks)
         return
     if operation.values["no_z_offset"]:
@@ -360,8 +369,8 @@ def _signs(operation: Operation) -> Iterator[tuple[str, int]]:
     used = _plain_cores(np.frombuffer(data, "<u4"))
     if used:
         yield "plain_coefficients", 1
-        # A job that uses as many cores as it has channels may leave cores idle, and does not show
-        # how many the chip has.
+        # A job with as many channels as used cores may leave other cores idle, so it does not show
+        # how many cores the chip has.
         if operation.values["out_image_z_size"] > used:
             yield "nn_cores", used
     elif data[0] // 16 == HUFFMAN_VERSION:

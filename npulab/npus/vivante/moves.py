@@ -140,7 +140,7 @@ def tensor_of(capture: Capture, name: str, shape: Shape) -> np.ndarray:
     if len(data) < need:
         raise ValueError(
             f"capture {capture.name}: buffer {name!r} has {len(data)} bytes, its jobs "
-            f"say {' x '.join(map(str, shape))}, {need} bytes"
+            f"ask for a tensor of {' x '.join(map(str, shape))}, which is {need} bytes"
         )
     return np.frombuffer(data, np.uint8, need).reshape(shape)
 

@@ -29,21 +29,22 @@ from npulab.npus.vivante.quirks import ODD_STRIDE2_TILE, VENDOR_DIALECT
 from npulab.quant.layers import Conv2D, QuantParams
 
 SCALES = "input_scale", "weight_scale", "output_scale"
-# If the probability that a part of square kernels is empty by chance is below this, the vendor
-# added the part.
+# Empty rows or columns of square kernels count as added by the vendor if the probability that they
+# are empty by chance is at most this.
 UNLIKELY = 0.001
 REFUSED = "lift for vivante: block NN field {name}: got {got}, allowed is {allowed}"
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The facts read of an NN job before it is known which layer it makes.
+    """What is read of an NN job before it is known which layer the job stands for.
 
-    ``values`` are the job's fields; ``weights`` ``(channels, planes, kernel_h, kernel_w)`` and
-    ``bias`` are the unit's; ``planes`` are the recorded planes that the unit reads, or None if they
-    were not recorded or TP jobs make them of a recorded tensor; ``known`` are the recorded
-    parameters of the layer; ``dialect`` is the writer's, and ``cut`` the (rows, columns) above and
-    to the left that the vendor added to make the kernels square and that ``weights`` do not have.
+    ``values`` are the job's values by field, ``facts`` the chip's features, ``moved`` the effect of
+    TP jobs. ``weights`` ``(channels, planes, kernel_h, kernel_w)`` are the unit's, ``bias`` is the
+    layer's. ``planes`` are the recorded planes that the unit reads; None if they were not recorded,
+    or if TP jobs make them of a recorded tensor. ``known`` are the recorded parameters of the
+    layer. ``dialect`` is the writer's. ``cut`` are the (rows, columns) above and to the left that
+    the vendor added to make kernels square; ``weights`` do not have them.
     """
 
     values: Values
@@ -62,7 +63,7 @@ class Reading:
 
     @property
     def quirks(self) -> set[str]:
-        """The quirks of a driver with which layers are lowered to compare them."""
+        """The driver's quirks with which a candidate is lowered to compare it with the job."""
         if self.vendor:
             return {VENDOR_DIALECT}
         return set()
@@ -78,12 +79,13 @@ class Reading:
 
     @property
     def window(self) -> Size:
-        """(rows, columns) that the unit adds above and to the left of the image."""
+        """(rows, columns) of border that the unit adds above and to the left of the image."""
         return -self.values["in_image_y_offset"], -self.values["in_image_x_offset"]
 
     @property
     def offsets(self) -> Size:
-        """(rows, columns) of the border that the layer has above and to the left."""
+        """(rows, columns) of the layer's border above and to the left: ``window`` without the rows
+        and columns that the vendor added to the kernel."""
         top, left = self.window
         return top - self.cut[0], left - self.cut[1]
 
@@ -99,7 +101,8 @@ class Reading:
         border: Sides,
         depthwise: bool = False,
     ) -> Conv2D:
-        """The layer of weights ``(O, C, kernel_h, kernel_w)`` over an image of (H, W).
+        """The layer of ``weights`` ``(O, C, kernel_h, kernel_w)`` over an image of (H, W); of a
+        depthwise layer they are ``(1, C, kernel_h, kernel_w)``.
 
         Activation and zero points come from the words. The recorded scales are used if they give
         the multiplier and shift of these words; else the scale of the weights is the whole ratio,
@@ -132,8 +135,8 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A layer that the job can stand for; ``border`` is the (top, left) border that split planes
-    hold of it, None if the planes are not split."""
+    """A layer that the job can stand for. ``border`` is the part, (top, left), of its border that
+    split planes hold; None if the planes are not split."""
 
     layer: Conv2D
     border: Size | None = None
@@ -142,8 +145,9 @@ class Candidate:
 def chosen(r: Reading) -> Candidate:
     """Return the first candidate that lowers to the words of the job.
 
-    If no candidate does (because a driver that npulab does not know chose another tile, say), the
-    first that at least agrees with the recorded planes is returned.
+    If no candidate does, for example because an unknown driver chose another tile, the first
+    candidate that agrees with the recorded planes is returned, else the first of all. Raises
+    ValueError if there is no candidate.
     """
     seen = []
     agreements = []
@@ -155,9 +159,9 @@ def chosen(r: Reading) -> Candidate:
         agreements.append(agreement)
     if not seen:
         raise ValueError(
-            f"lift for vivante: got planes of {r.sizes} for an output of {r.output}, "
-            "which no layer of stride 2 with a kernel of at most "
-            f"{join_planes(r.weights).shape[2:]} makes"
+            f"lift for vivante: got planes of {r.sizes} (rows, columns) for an output of "
+            f"{r.output}, allowed are sizes of a stride 2 layer with a kernel of at most "
+            f"{join_planes(r.weights).shape[2:]}"
         )
     return seen[agreements.index(max(agreements))]
 
@@ -179,8 +183,8 @@ def candidates(r: Reading) -> Iterator[Candidate]:
 
 
 def output_size(values: Values) -> Size:
-    """Return (rows, columns) that leave the unit; if the unit pools, it keeps a pixel of each
-    2x2."""
+    """Return the (rows, columns) of the output that the unit stores: half as many, rounded up, if
+    it pools, because it then keeps one pixel of each 2x2."""
     rows = values["out_image_y_size"]
     columns = values["out_image_x_size"]
     if values["pooling"] == words.FIRST_PIXEL:
@@ -189,11 +193,12 @@ def output_size(values: Values) -> Size:
 
 
 def _agreement(candidate: Candidate, r: Reading) -> tuple[bool, bool]:
-    """Return two booleans: whether a candidate lowers to the words of the job, and whether it
-    agrees with the recorded planes.
+    """Return (whether a candidate lowers to the words of the job, whether it agrees with the
+    recorded planes).
 
-    Unsplit planes were cut to the sizes in the words when the candidate was made, so they agree if
-    the lowered layer has unsplit planes too. Split planes have to have the sizes in the words.
+    A candidate of unsplit planes was made from the sizes in the words, so it agrees if it is
+    lowered to unsplit planes. A candidate of split planes has to be lowered to the sizes in the
+    words, and the recorded planes have to be the zero point outside of its image.
     """
     layer = candidate.layer
     low = plan(layer, r.facts, r.quirks)
@@ -209,8 +214,9 @@ def _agreement(candidate: Candidate, r: Reading) -> tuple[bool, bool]:
 
 
 def _same_choices(low: Lowered, r: Reading) -> bool:
-    """True if Mesa 25, or a driver of 2023, picks the words' tile and kernels per core for the
-    plan. The law of the vendor's tiles is not known; for its jobs, true if it makes this kernel."""
+    """True if Mesa 25, or a driver of 2023, chooses the job's tile height and kernels per core for
+    the plan ``low``. The law of the vendor's tiles is not known, so a job in the vendor's dialect
+    only has to have the plan's kernel size."""
     if r.vendor:
         return low.kernel == (r.values["kernel_y_size"], r.values["kernel_xy_size"])
     share = ceil_div(low.channels, r.facts["nn_cores"])
@@ -225,7 +231,8 @@ def _same_choices(low: Lowered, r: Reading) -> bool:
 
 
 def _only_fill_around(planes: Array, layer: Conv2D, before: Size) -> bool:
-    """True if joined planes hold the input's zero point wherever the layer's image does not lie."""
+    """True if recorded split planes, joined again, hold the input's zero point everywhere outside
+    of the layer's image, which begins at row and column ``before``."""
     height, width, _ = layer.input_shape
     top, left = before
     around = join_planes(planes) != layer.input_q.zero_point
@@ -237,22 +244,23 @@ def _only_fill_around(planes: Array, layer: Conv2D, before: Size) -> bool:
 
 
 def _unsplit(r: Reading) -> Iterator[Candidate]:
-    """Yield the layer whose planes are not split, at stride 1 or pooled, by each padding name."""
+    """Yield the layer whose planes are not split, at stride 1 or pooled: once with each padding
+    name that fits, then with the padding in cells."""
     values = r.values
     weights = r.weights
     depthwise = bool(values["depthwise"])
     stride = 1
     if values["pooling"] == words.FIRST_PIXEL:
         stride = 2
-    # The field counts the planes of all kernels; the weights of a native depthwise layer have one
-    # plane a kernel, so their shape does not say it.
+    # The number of planes is tested by kernel_z_size and not by the weights' shape, because each
+    # kernel of a native depthwise layer has one plane.
     if values["kernel_z_size"] == 1 and _is_pointwise(r, stride):
         weights = weights[:, :, :1, :1]
     if depthwise:
         weights = weights.transpose(1, 0, 2, 3)
     shape, border = _reached(r.sizes, r.offsets, r.output, weights.shape[2:], stride)
     layer = r.layer(weights, shape, stride, border, depthwise)
-    # If the stride is 2 and the kernel larger than 1x1, Mesa pools depthwise layers only.
+    # Mesa pools a stride 2 layer with a kernel larger than 1x1 only if the layer is depthwise.
     pooled = stride == 2 and layer.kernel != (1, 1) and not r.vendor
     layer = _as_depthwise(layer, r, pooled)
     for named in _by_name(layer, r.known.get("padding")):
@@ -260,10 +268,10 @@ def _unsplit(r: Reading) -> Iterator[Candidate]:
 
 
 def _is_pointwise(r: Reading, stride: int) -> bool:
-    """True if a 2x2 kernel on one plane stands for 1x1.
+    """True if the 2x2 kernels on one plane stand for 1x1 kernels.
 
-    Its other cells are empty, and either the recorded kernel is 1x1 or, if none is recorded, the
-    output is as large as a 1x1 kernel makes it.
+    This is so if only their first cell is not empty and the recorded kernel is 1x1. If no kernel
+    was recorded, the output has to be as large as a 1x1 kernel makes it.
     """
     if r.weights.shape[1:] != (1, 2, 2):
         return False
@@ -281,10 +289,11 @@ def _is_pointwise(r: Reading, stride: int) -> bool:
 
 
 def _looks_thinned(r: Reading) -> bool:
-    """True if the layer may be a 1x1 layer of stride 2 that the vendor runs at stride 1, by keeping
-    every second row and column of the image.
+    """True if the layer may be a 1x1 layer of stride 2 that the vendor runs at stride 1, on every
+    second row and column of the image.
 
-    Signs of it are the recorded kernel, and a ring of the image that is four times as large.
+    This is so if the recorded kernel is 1x1. If no kernel was recorded, the image's ring (memory
+    range) has to be four times as large as the image that the unit reads.
     """
     if not r.vendor or r.weights.shape[2:] != (1, 1):
         return False
@@ -299,8 +308,8 @@ def _looks_thinned(r: Reading) -> bool:
 
 
 def _looks_split(r: Reading) -> bool:
-    """True if planes are a split stride 2 image: recorded so, or the cells that an odd kernel does
-    not have are all empty."""
+    """True if the planes look like a split stride 2 image: the recorded stride is 2 or, without a
+    recorded stride, the last row and column of the joined kernels are empty, as of odd kernels."""
     if r.weights.shape[1] % 4 or r.offsets != (0, 0):
         return False
     if "stride_h" in r.known:
@@ -313,10 +322,8 @@ def _looks_split(r: Reading) -> bool:
 
 
 def _split(r: Reading) -> Iterator[Candidate]:
-    """Yield stride 2 layers whose planes are split, depthwise before dense for each kernel size.
-
-    The recorded image comes first, then the image that TP jobs describe; without TP jobs, that
-    image has no border above and to the left."""
+    """Yield stride 2 layers whose planes are split: for each kernel size and each image of
+    ``_images``, the depthwise layer before the dense layer."""
     planes = r.weights.shape[1]
     if planes % 4:
         allowed = "a multiple of 4, with planes that TP jobs split"
@@ -330,7 +337,7 @@ def _split(r: Reading) -> Iterator[Candidate]:
             try:
                 dense = r.layer(weights, image.shape, 2, image.border)
             except ValueError:
-                continue  # The recorded parameters are not those of the layer that ran.
+                continue  # the recorded parameters are those of another layer
             (top, _), (left, _) = image.border
             for layer in (_as_depthwise(dense, r, False), dense):
                 for named in _by_name(layer, image.padding):
@@ -338,9 +345,10 @@ def _split(r: Reading) -> Iterator[Candidate]:
 
 
 def _kernel_sizes(joined: Array, axis: int, known: int | None, zero: int) -> list[int]:
-    """Return the rows or columns that a joined kernel may have, the likeliest first.
+    """Return the numbers of rows (``axis`` 2) or columns (3) that the layer's kernel may have, the
+    likeliest first. ``joined`` are the kernels of four split planes, joined again.
 
-    If the last row or column holds weights, only the joined size is possible. Else the kernel may
+    If the last row or column is not empty, only the joined size is possible. Else the kernel may
     also be 1 smaller (odd), which is the likelier size unless the joined size was recorded.
     """
     size = joined.shape[axis]
@@ -353,7 +361,8 @@ def _kernel_sizes(joined: Array, axis: int, known: int | None, zero: int) -> lis
 
 @dataclass(frozen=True)
 class SplitImage:
-    """An image that split planes can come from: (H, W), its border, and the recorded name of it."""
+    """An image that split planes can come from: its size (H, W), its border in cells, and the
+    recorded name of its padding."""
 
     shape: Size
     border: Sides
@@ -361,10 +370,10 @@ class SplitImage:
 
 
 def _images(r: Reading, kernel: Size) -> Iterator[SplitImage]:
-    """Yield the images that split planes can come from.
+    """Yield the images that split planes can come from, for a kernel (rows, columns).
 
-    The recorded image is the first, if it does not contradict TP jobs; then the image that TP jobs
-    describe or, without TP jobs, the image without a border above and to the left.
+    The recorded image comes first, if it does not contradict TP jobs. Next comes the image that TP
+    jobs describe or, without TP jobs, an image without a border above and to the left.
     """
     known = r.known
     split = r.moved.split
@@ -391,12 +400,12 @@ def _images(r: Reading, kernel: Size) -> Iterator[SplitImage]:
 
 def without_squaring(weights: Array, zero: int, known: Values) -> tuple[Array, Size]:
     """Return weights ``(O, planes, rows, columns)`` without the cells that the vendor adds to make
-    a kernel square, and how many rows and columns of them lay above and to the left.
+    a kernel square, and the (rows, columns) of them that lay above and to the left.
 
-    The vendor adds empty rows to a kernel that is wider than high, or columns to one that is higher
-    than wide, half of them before the kernel. Empty cells count as added if the recorded size of
-    the kernel says so. Without a recorded size, they do if so many would hardly be empty by chance.
-    With or without them the layer computes the same.
+    The vendor adds empty rows to a kernel wider than high, or empty columns to a kernel higher than
+    wide, half of them before the kernel. Empty cells count as added if the recorded size of the
+    kernel says so; without a recorded size, if they are unlikely to be empty by chance
+    (``UNLIKELY``). Added cells do not change the layer's result.
     """
     rows, columns = weights.shape[2:]
     if rows != columns or not np.any(weights != zero):
@@ -412,8 +421,9 @@ def without_squaring(weights: Array, zero: int, known: Values) -> tuple[Array, S
 
 
 def _kept(weights: Array, axis: int, zero: int, known: int | None) -> int:
-    """Return the rows or columns of square kernels that were not added: the recorded number, or the
-    fewest, if all others are empty."""
+    """Return how many rows (``axis`` 2) or columns (3) of square kernels the vendor did not add:
+    the recorded number ``known``, or without it the smallest number, such that all rows or columns
+    around them are empty."""
     used = weights != zero
     size = weights.shape[axis]
     along = used.any(tuple({0, 1, 2, 3} - {axis}))
@@ -432,9 +442,9 @@ def _kept(weights: Array, axis: int, zero: int, known: int | None) -> int:
 
 
 def _chance(used: Array, kept: int) -> float:
-    """Return the probability that all cells outside ``kept`` rows or columns are empty by
-    chance, estimated from the share of empty cells inside; kernels that are wholly empty do not
-    count."""
+    """Return the probability that all cells outside ``kept`` rows or columns are empty by chance.
+    It is estimated from the share of empty cells inside; kernels without a weight do not count.
+    ``used`` is True where a weight is not the zero point."""
     kernels = int(np.count_nonzero(used.any((2, 3))))
     size = used.shape[2]
     inside = kernels * size * kept
@@ -442,14 +452,15 @@ def _chance(used: Array, kept: int) -> float:
     return float(empty) ** (kernels * size * (size - kept))
 
 
-# Steps that both kinds of candidates take
+# Steps for candidates of split and of unsplit planes
 
 
 def _as_depthwise(layer: Conv2D, r: Reading, pooled: bool) -> Conv2D:
-    """Return the depthwise layer that a dense one stands for, if it does.
+    """Return the depthwise layer that a dense layer stands for, else the dense layer.
 
-    All kernels off the diagonal have to be empty. Then the recorded parameters decide; without
-    them a pooled layer is depthwise, and so is a layer with no empty kernel on the diagonal.
+    All weights that join an input channel to another output channel have to be empty. Then the
+    recorded parameter decides. Without it, a pooled layer counts as depthwise, and so does a layer
+    of several channels that each have a kernel that is not empty.
     """
     outputs, _, _, planes = layer.weights.shape
     if r.facts.get("native_depthwise") or outputs != planes:
@@ -472,11 +483,11 @@ def _reached(
     kernel: tuple[int, ...],
     stride: int,
 ) -> tuple[Size, Sides]:
-    """Return (H, W) and the border of the image that windows reach.
+    """Return the size (H, W) of an image as far as windows reach, and its border in cells.
 
-    For each axis, ``before`` is how far the first window begins before the image, and ``out`` is
-    the number of windows. Cells of the image that no window reaches are cut off. Cells outside the
-    image that a window reaches are border.
+    For each axis, ``before`` is how many cells the first window begins before the image, and
+    ``out`` is the number of windows. Cells of the image past the last window and its step are cut
+    off. Cells outside the image that a window reaches are border.
     """
     shape = []
     border = []
@@ -486,15 +497,15 @@ def _reached(
         shape.append(size + min(past + stride - 1, 0))
     if min(shape) < 1:
         raise ValueError(
-            f"lift for vivante: got an output of {tuple(out)} from an input of {tuple(sizes)}, "
-            "which no window reaches"
+            f"lift for vivante: got an output of {tuple(out)} (rows, columns) from an input of "
+            f"{tuple(sizes)}, allowed is an input that the windows reach"
         )
     return (shape[0], shape[1]), (border[0], border[1])
 
 
 def _by_name(layer: Conv2D, recorded: str | None) -> Iterator[Conv2D]:
-    """Yield the layer with its border given by each padding name that means this border, then by
-    cells.
+    """Yield the layer with each padding name that stands for its border, the recorded name first,
+    then with its padding in cells.
     """
     for name in padding_names(layer, (recorded, "valid", "same")):
         yield replace(layer, padding=name)

@@ -294,7 +294,7 @@ def test_the_chip_is_told_where_the_jobs_tell_it(tmp_path: Path, vivante: Target
     (tmp_path / "v8" / "mesa-nn-000-000.bin").write_bytes(sent.words.astype("<u4").tobytes())
     with pytest.warns(
         UserWarning,
-        match=f"the jobs go with {A311D} and .* alike, they are read as of {A311D}; say --chip",
+        match=f"the jobs fit {A311D} and .* equally, they are read as jobs of {A311D}; give --chip",
     ):
         assert npulab.load(tmp_path / "v8").chip == A311D
     (tmp_path / "tp").mkdir()
@@ -382,19 +382,25 @@ def as_folder(name: str) -> Callable[[Path], None]:
             cut("cmd", 60),
             "mesa-cmd-001-000.bin: commands: the LOAD_STATE at word 14 has 1 states, allowed are at most the 0 words that follow",
         ),
-        (cut("cmd", 0), "mesa-cmd-001-000.bin: starts 0 jobs of block NN, allowed are 1"),
-        (beside("mesa-cmd-002-000.bin", b""), "mesa-cmd-002-000.bin: starts 0 jobs"),
+        (
+            cut("cmd", 0),
+            "mesa-cmd-001-000.bin: got commands that start 0 jobs of block NN, allowed are 1",
+        ),
+        (
+            beside("mesa-cmd-002-000.bin", b""),
+            "mesa-cmd-002-000.bin: got commands that start 0 jobs",
+        ),
         (
             cut("output", 100),
-            "mesa-output-001-000.bin: got 100 bytes after the tensor's start, allowed are at least the 384",
+            "mesa-output-001-000.bin: got 100 bytes from the tensor's start on, allowed are at least the 384",
         ),
         (
             cut("input", 191),
-            "mesa-input-001-000.bin: got 191 bytes after the tensor's start, allowed are at least the 192",
+            "mesa-input-001-000.bin: got 191 bytes from the tensor's start on, allowed are at least the 192",
         ),
         (
             cut("input", 2**40),
-            "mesa-input-001-000.bin: got 1099511627776 bytes, allowed are up to 67108864",
+            "mesa-input-001-000.bin: got 1099511627776 bytes, allowed are at most 67108864",
         ),
         (cut("compressed", 2**40), "mesa-compressed-001-000.bin: got 1099511627776 bytes"),
         (cut("cmd", 2**40), "mesa-cmd-001-000.bin: got 1099511627776 bytes"),
@@ -404,11 +410,11 @@ def as_folder(name: str) -> Callable[[Path], None]:
         ),
         (
             without("mesa-tp-000-001.bin"),
-            "mesa-tp-000-001.bin is missing, there is mesa-tp-000-000.bin",
+            "mesa-tp-000-001.bin is missing, which belongs to the same job as mesa-tp-000-000.bin",
         ),
         (
             without("mesa-tp-000-003.bin"),
-            "mesa-cmd-000-000.bin: starts 4 jobs of block TP, allowed are 3",
+            "mesa-cmd-000-000.bin: got commands that start 4 jobs of block TP, allowed are 3",
         ),
         (beside("mesa-nn-000-000.bin"), "got mesa-nn-000-000.bin and mesa-tp-000-000.bin"),
         (
@@ -417,13 +423,13 @@ def as_folder(name: str) -> Callable[[Path], None]:
         ),
         (
             beside("mesa-nn-0001-000.bin"),
-            "mesa-nn-001-000.bin: got mesa-nn-0001-000.bin for the same job and kind too",
+            "mesa-nn-001-000.bin: got mesa-nn-0001-000.bin for the same job, kind and core",
         ),
         (
             beside("mesa-compressed-000-000.bin"),
             "mesa-compressed-000-000.bin: got coefficients for a TP job",
         ),
-        (as_folder("mesa-output-001-000.bin"), "mesa-output-001-000.bin: is not a file"),
+        (as_folder("mesa-output-001-000.bin"), "mesa-output-001-000.bin: got no regular file"),
     ],
 )
 def test_broken_folders_say_which_file(

@@ -176,7 +176,7 @@ def field(**values: Any) -> Callable[[npulab.Capture], npulab.Capture]:
         (field(in_image_x_stride=0), "in_image_x_stride is 0"),
         (field(in_image_address=0x3348E241), "off its alignment of 64"),
         (field(out_image_address=0x20), "off its alignment"),
-        (field(kernel_z_size=5), "lies outside its 64 bytes"),
+        (field(kernel_z_size=5), "lies outside its strides or its 64 bytes"),
         (field(kernel_xy_size=15), "past the end of its coefficient stream"),
         (field(out_image_x_size=9), "larger than its strides"),
         (
@@ -194,7 +194,10 @@ def field(**values: Any) -> Callable[[npulab.Capture], npulab.Capture]:
         (stream(65, 9), "past the end of its coefficient stream"),
         (stream(66, 255), "past the end of its coefficient stream"),
         (lambda capture: capture.with_buffers(coefficients=b""), "no room for its header"),
-        (lambda capture: capture.with_buffers(input=b""), "lies outside its 0 bytes"),
+        (
+            lambda capture: capture.with_buffers(input=b""),
+            "lies outside its strides or its 0 bytes",
+        ),
     ],
 )
 def test_what_hangs_hardware_hangs_the_device(

@@ -483,7 +483,7 @@ def refused(chip: str) -> Iterator[tuple[Any, str]]:
     )
     yield (
         replace(base, output_q=Q(1e-12, 3)),
-        "scales: got .*, which is a right shift of .* bits, allowed is 0 to 127",
+        "scales: got .*, which needs a post shift of .* bits, allowed is 0 to 127",
     )
     yield draw.conv((1, 8192, 1), 1, 1), "in_image_x_size: got raw 8192, allowed is 0 to 8191"
     yield draw.conv((1, 1, 1), 16384, 1), "out_image_z_size: got raw 16384, allowed is 0 to 16383"

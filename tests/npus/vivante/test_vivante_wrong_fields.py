@@ -148,7 +148,7 @@ ROWS = {
             NN,
             {},
             "refused",
-            "does not know its coefficient streams",
+            "does not know the format of its coefficient streams",
             change=lambda capture: replace(capture, chip="vipnano-qi-s905d3"),
         ),
     ),
