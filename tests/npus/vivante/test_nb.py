@@ -280,7 +280,7 @@ def test_the_pid_gives_the_chip(tmp_path: Path, pid: int, v8: bool, chip: str) -
     told = [str(one.message) for one in caught if f"PID {pid:#x}" in str(one.message)]
     assert bool(told) is (pid == 0x1000003B)
     if told:
-        assert "say --chip" in told[0]
+        assert "give --chip" in told[0]
 
 
 def test_an_unknown_pid_takes_a_chip(tmp_path: Path, run: Any) -> None:
@@ -398,7 +398,7 @@ NN_AT, OPERATIONS = place_of(SOUND, 7), section_of(SOUND, 4)
         (
             patched(SOUND, NN_AT + 8, 1),
             f"section 7 (nn_instr) at byte {2**32 + section_of(SOUND, 7):#x}: got 384 bytes, "
-            "allowed are the 0 that the file has from there on",
+            "allowed are at most the 0 from this byte to the file's end",
         ),
         (
             patched(SOUND, NN_AT + 4, section_of(SOUND, 4)),
@@ -434,7 +434,7 @@ NN_AT, OPERATIONS = place_of(SOUND, 7), section_of(SOUND, 4)
         (
             patched(SOUND, section_of(SOUND, 23) + 4, 2**31),
             f"section 23 (coef_data_table) at byte {section_of(SOUND, 23):#x}, entry 0: got bytes "
-            "0x0 to 0x80000000, allowed are the 0x500 of coef_data",
+            "0x0 to 0x80000000, allowed are the 0x500 bytes of section coef_data",
         ),
         (
             patched(SOUND, section_of(SOUND, 1) + 40, 0x7FC00000),

@@ -332,14 +332,14 @@ def test_every_kernel_lies_in_one_core(huffman_format: bool) -> None:
 def test_geometry_that_cannot_be() -> None:
     with pytest.raises(
         ValueError,
-        match=r"^coefficients: superblocks: got 4, allowed are so few that 5 kernels per core",
+        match=r"^coefficients: superblocks: got 4, allowed are so few that the 5 kernels of a core",
     ):
         Geometry(1, 5, 1, 1, 1, 4, 0)
     with pytest.raises(ValueError, match=r"^coefficients: planes: got 0, allowed is at least 1"):
         Geometry(1, 5, 0, 1, 1, 1, 0)
     with pytest.raises(
         ValueError,
-        match=r"^coefficients: channels: got 70000 on 1 cores, allowed is up to 65535 per core",
+        match=r"^coefficients: channels: got 70000 on 1 cores, allowed are at most 65535 for each core",
     ):
         Geometry(1, 70000, 1, 1, 1, 1, 0)
 
@@ -358,7 +358,7 @@ def test_geometry_that_cannot_be() -> None:
         ({"bias": np.zeros(4, np.int32)}, r"bias: got \(4,\) int32, allowed is \(3,\)"),
         (
             {"symbols": (0, 1, 2)},
-            r"symbols: got \(0, 1, 2\), allowed is each bit length from 0 to 7",
+            r"symbols: got \(0, 1, 2\), allowed are different bit lengths from 0 to 7",
         ),
         ({"offsets": np.zeros(2, np.uint32)}, r"offsets: got \(2,\) uint32, allowed is \(3,\)"),
         ({"zrl": (1, 2)}, r"zrl: got \(1, 2\), allowed is 0 to 8 for each of 3 cores"),
@@ -579,7 +579,7 @@ def test_the_older_vendors_job() -> None:
         ),
         (
             vendor(table=bytes([1, 1, 0, 1])),
-            "the stream of core 0 from byte 64 bit 0 stands for 9 bytes with its zero runs, allowed "
+            "the stream of core 0 from byte 64 bit 0 stands for 9 values with its zero runs, allowed "
             "are 11 and the fill of the last pair",
         ),
         (
@@ -588,11 +588,11 @@ def test_the_older_vendors_job() -> None:
         ),
         (
             vendor(stream=0xEC024938 ^ 2**35),
-            "core 0 at byte 68 bit 0: got codes 0x8 after the last byte, allowed is 0x0 or 0x24",
+            "core 0 at byte 68 bit 0: got codes 0x8 after the last weight, allowed is 0x0 or 0x24",
         ),
         (
             vendor(stream=0xEC024938 ^ 2**40),
-            "core 0 at byte 68 bit 6: got codes 0x4 after the last byte, allowed is 0x0",
+            "core 0 at byte 68 bit 6: got codes 0x4 after the last weight, allowed is 0x0",
         ),
         (
             vendor(stream=0xEC024938 ^ 2**52),
@@ -713,12 +713,15 @@ def bytes_drawn(count: int) -> list[int]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"runs": b"\5" + bytes(18)}, "runs: got 19 bytes that begin with 5, allowed are the size"),
-        ({"runs": b"\4\3"}, "runs: got 2 bytes that begin with 4, allowed are the size of the"),
-        ({"symbols": (1, 8, 7, 0, 4, 5, 6, 9)}, "symbols: got .* each bit length from 0 to 8 at"),
+        ({"runs": b"\5" + bytes(18)}, "runs: got 19 bytes that begin with 5, allowed is the size"),
+        ({"runs": b"\4\3"}, "runs: got 2 bytes that begin with 4, allowed is the size of the"),
+        (
+            {"symbols": (1, 8, 7, 0, 4, 5, 6, 9)},
+            "symbols: got .* different bit lengths from 0 to 8",
+        ),
         (
             {"symbols": ()},
-            r"symbols: got \(\), allowed is each bit length from 0 to 8 at most once",
+            r"symbols: got \(\), allowed are different bit lengths from 0 to 8",
         ),
         (
             {"symbols": (2, 8, 3, 0, 4, 5, 6, 1)},
@@ -729,14 +732,17 @@ def bytes_drawn(count: int) -> list[int]:
         ({"items": (bytes([0, 1, 0, 0, 0, 0, 2, 2, 1]),)}, None),
         (
             {"items": (bytes([0, 1, 0, 0, 0, 2, 1, 1, 0]),)},
-            "items: got ways for core 0 that do not",
+            "items: got ways to write bytes of core 0 that do not",
         ),
         (
             {"items": (bytes([0, 1, 0, 0, 0, 0, 2, 6, 0]),)},
-            "items: got ways for core 0 that do not",
+            "items: got ways to write bytes of core 0 that do not",
         ),
-        ({"items": (bytes([0, 1, 0, 0, 0, 0, 2, 0]),)}, "items: got ways for core 0 that do not"),
-        ({"items": (b"",)}, "items: got ways for core 0 that do not"),
+        (
+            {"items": (bytes([0, 1, 0, 0, 0, 0, 2, 0]),)},
+            "items: got ways to write bytes of core 0 that do not",
+        ),
+        ({"items": (b"",)}, "items: got ways to write bytes of core 0 that do not"),
         ({"weights": np.zeros((1, 1, 2, 2), np.uint8)}, "symbols: .* without items the encoder"),
     ],
 )
@@ -766,7 +772,7 @@ def test_runs_that_hold_more_than_there_is() -> None:
         coefficients.decode(buffer, larger)
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match=r"stands for 6\d* bytes with its zero runs, allowed"):
+        with pytest.raises(ValueError, match=r"stands for 6\d* values with its zero runs, allowed"):
             coefficients.decode(buffer, dataclasses.replace(g, planes=200))
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
@@ -799,9 +805,9 @@ def a_buffer() -> tuple[bytes, Geometry]:
         (
             28 + 3 * 4,
             1,
-            r"header at byte 28: got core sizes \[.*, 1, 0, 0\], allowed are bits for the first 3 cores",
+            r"header at byte 28: got core sizes \[.*, 1, 0, 0\] \(bits\), allowed are sizes above 0 for the first 3",
         ),
-        (28 + 3, 1, r"which with 3 biases end at byte 2\d*, allowed is 700 bytes"),
+        (28 + 3, 1, r"which with 3 biases end at byte 2\d*, allowed is at most byte 700"),
         (53, 4, "a bit that is set at byte 53 bit 2, in the fill from byte 52 bit 0 to byte 64"),
         (
             127,

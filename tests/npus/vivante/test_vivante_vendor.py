@@ -164,7 +164,7 @@ def test_a_run_over_two_biases_or_an_offset_is_refused() -> None:
     stream = [(2, 8), (1, 16), (0, 2), (9, 8), (1, 32), (3, 2), (9, 8), (0, 32)]
     body = vivante_vendor.pack_bits(stream)
     buffer = np.array([64], "<u4").tobytes().ljust(64, b"\0") + body.ljust(64, b"\0")
-    said = r"a run of zero points goes 3 weights past the last of the core"
+    said = r"a run of zero points goes 3 weights past the last weight of the core"
     with pytest.raises(ValueError, match=said):
         coefficients.decode(buffer, one)
 

@@ -69,8 +69,8 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
     """Return the buffer's content; raises ValueError as ``walk`` does.
 
     With ``fast``, compiled loops read the buffer (the extra ``npulab[fast]``). By default they are
-    used if the extra is installed and the buffer has many weights. The content is the same either
-    way. The vendor's plain streams have no compiled loops.
+    used if the extra is installed and the buffer has many weights. The content is the same with and
+    without them. The vendor's plain streams have no compiled loops.
     """
     compiled = _compiled(geometry, fast)
     if geometry.huffman:
@@ -82,7 +82,7 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
         else:
             content = runs.decode(buffer, geometry, compiled)
     if content is None:
-        # The array reader returns None for a broken buffer. The reader bit by bit then raises the
+        # The array reader returned None: the buffer is broken. Reading it bit by bit raises an
         # error that names the place.
         list(walk(buffer, geometry))
         raise AssertionError("coefficients: array and bit by bit readings differ")
@@ -90,8 +90,8 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
 
 
 def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = None) -> bytes:
-    """Return the buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
-    ``decode``.
+    """Return the buffer that holds ``coefficients``, filled with zeros up to
+    ``coefficients.size`` bytes; the inverse of ``decode``.
 
     In the vendor's dialect of the Huffman format, the encoder chooses symbols and zero runs if
     ``coefficients`` have no symbols. Raises ValueError for content that does not fit the geometry.
@@ -109,16 +109,16 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = N
 
 
 def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> int:
-    """Return the zero-run width (bits) that the driver of the geometry's dialect picks for a plain
-    stream: at most ``widest``."""
+    """Return the zero-run width, at most ``widest`` bits, that the driver of the geometry's dialect
+    picks for plain streams."""
     if geometry.vendor:
         return vendor.choose_zrl(coefficients, geometry, widest)
     return runs.choose_zrl(coefficients, geometry, widest)
 
 
 def _compiled(geometry: Geometry, fast: bool | None) -> bool:
-    """True if compiled loops are used; raises MissingPackage if they are asked for and not
-    installed."""
+    """True if compiled loops are used: ``fast`` asks for them or, if it is None, numba is installed
+    and the buffer has many weights. Raises MissingPackage if ``fast`` asks without numba."""
     if fast is None:
         return geometry.slots * geometry.kernel_size >= MANY and compiles()
     if fast:

@@ -13,32 +13,32 @@ from numpy import ndarray as Array
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Item, ceil_div, up
 
-COUNT_BITS = 16  # bits of the field that counts kernels per core
-ZRL_BITS = 8  # bits of the field for the zero-run width; the largest width is also 8
+COUNT_BITS = 16  # bits of the field that counts a core's kernels
+ZRL_BITS = 8  # bits of the field for the zero-run width; the largest width is 8 too
 SYMBOLS = 8
 CODE_BITS = 3  # bits of a byte's code in the Huffman format
 ALIGN = 64  # the header and each stream are filled up to a multiple of this many bytes
-# In the Huffman header: the byte at which stream sizes begin, and the bytes of each size.
+# The sizes of streams begin at byte FIRST_SIZE of the Huffman header; each has SIZE_BYTES.
 FIRST_SIZE, SIZE_BYTES = 28, 4
 BIAS_BYTES = 4
-# Limits that choose the order of weights in Mesa 25.0.7, etnaviv_ml_nn_v7.c: `order` and `cells`
-# use them.
-PLANES_PER_GROUP = 6  # planes of a group in the order "six"
+# Limits by which Mesa 25.0.7 chooses the order of weights (etnaviv_ml_nn_v7.c). `Geometry.order`,
+# `group` and `cells` use them.
+PLANES_PER_GROUP = 6  # planes of one kernel that follow each other in the order "six"
 SEVERAL_OUTPUTS = 8
-HEAD_COLUMNS = 3  # the columns of a wide kernel that come first, in each pair of its rows
+HEAD_COLUMNS = 3  # of each pair of rows of a wide kernel, this many columns come first
 WIDE_INPUT = 64
-BLOCK = 9  # weights in a block of the Huffman format, etnaviv_ml_nn_v8.c
-MESA, VENDOR = "mesa", "vendor"  # a dialect names the driver whose choices the encoder copies
+BLOCK = 9  # weights of one kernel in a block of the Huffman format, etnaviv_ml_nn_v8.c
+MESA, VENDOR = "mesa", "vendor"  # dialects: the driver whose choices the encoder copies
 DIALECTS = (MESA, VENDOR)
 
 
 class Event(NamedTuple):
-    """One step of a core's stream; ``kind`` says what lies there.
+    """One element of a core's stream; ``kind`` says what it is.
 
     ``weight`` is the weight at (``plane``, ``row``, ``column``) of the kernel of ``channel``, and
     ``completion`` a weight of 0 that fills up a block. ``bias`` and ``offset`` (the output offset)
-    are 32-bit words of that kernel. At a ``flush``, which takes no bits, a zero run ends.
-    ``huffman`` has further kinds: the kernels per core, and codes of its own flush.
+    are 32-bit words of the kernel of ``channel``. ``flush`` takes no bits: a zero run ends there.
+    The module ``huffman`` has further kinds: ``kernels per core``, and a ``flush`` with codes.
     """
 
     kind: str
@@ -49,8 +49,9 @@ class Event(NamedTuple):
 
 
 class Superblock(NamedTuple):
-    """Kernels of one core that lie together: ``kernels`` is their number, ``first`` the channel of
-    the first kernel, ``step`` the distance from one kernel's channel to the next."""
+    """Kernels that a core works on at a time, which lie together in its stream: ``kernels`` is
+    their number, ``first`` the channel of the first kernel, ``step`` the distance from one kernel's
+    channel to the next."""
 
     first: int
     kernels: int
@@ -63,8 +64,8 @@ class Superblock(NamedTuple):
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes that fix the order of a coefficient buffer. They are the sizes in the NN words, so
-    those of the lowered layer.
+    """The sizes that fix the order of a coefficient buffer, as the NN words state them: those of
+    the lowered layer.
 
     ``huffman`` is True for the Huffman format (V8), False for the plain format (V7).
     ``depthwise``: each kernel reads one plane. The plain format stores depthwise kernels dense;
@@ -100,18 +101,18 @@ class Geometry:
             )
         if self.per_core >= 2**COUNT_BITS:
             raise ValueError(
-                f"coefficients: channels: got {self.channels} on {self.cores} cores, allowed is up "
-                f"to {2**COUNT_BITS - 1} per core"
+                f"coefficients: channels: got {self.channels} on {self.cores} cores, allowed are "
+                f"at most {2**COUNT_BITS - 1} for each core"
             )
         if self.full * (self.superblocks - 1) >= self.per_core:
             raise ValueError(
-                f"coefficients: superblocks: got {self.superblocks}, allowed are so few that "
-                f"{self.per_core} kernels per core leave none of them empty"
+                f"coefficients: superblocks: got {self.superblocks}, allowed are so few that the "
+                f"{self.per_core} kernels of a core leave none of them empty"
             )
 
     @property
     def vendor(self) -> bool:
-        """True for a plain stream as the vendor's compiler writes it."""
+        """True for plain streams as the vendor's compiler writes them."""
         return self.dialect == VENDOR and not self.huffman
 
     @property
@@ -120,26 +121,26 @@ class Geometry:
 
     @property
     def per_core(self) -> int:
-        """The most kernels of a core. In Mesa's plain format each used core has this number."""
+        """The most kernels of a core. In Mesa's plain format each used core has this many."""
         return ceil_div(self.channels, self.used)
 
     @property
     def full(self) -> int:
-        """Kernels per core in each superblock but the last."""
+        """Kernels of a core in each superblock except the last."""
         return ceil_div(self.per_core, self.superblocks)
 
     @property
     def slots(self) -> int:
-        """Kernels in the buffer: one for each channel. Mesa's plain format has further kernels,
-        which fill up the last core's share."""
+        """The number of kernels in the buffer: one for each channel and, in Mesa's plain format,
+        kernels that fill up the last cores' shares."""
         if self.huffman or self.vendor:
             return self.channels
         return self.used * self.per_core
 
     @property
     def header_bytes(self) -> int:
-        """Bytes before the streams: a stream size for each core, and fill. In the Huffman format
-        other fields lie before the sizes."""
+        """The number of bytes before the streams. They hold the fields of the Huffman format, a
+        stream size for each core, and fill."""
         first = 0
         if self.huffman:
             first = FIRST_SIZE
@@ -147,7 +148,7 @@ class Geometry:
 
     @property
     def depth(self) -> int:
-        """The planes that the buffer holds of one kernel."""
+        """The number of planes that the buffer holds of each kernel."""
         if self.huffman and self.depthwise:
             return 1
         return self.planes
@@ -187,7 +188,8 @@ class Geometry:
     @property
     def block(self) -> int:
         """How many weights of one kernel follow each other in the Huffman format, before the next
-        kernel begins. The last block of a kernel is filled up to this number.
+        kernel begins. The last block of a kernel is filled up to this number; a depthwise kernel
+        has a single block.
         """
         if self.depthwise:
             return up(self.kernel_size, BLOCK)
@@ -213,8 +215,8 @@ class Geometry:
     def blocks(self, core: int) -> list[Superblock]:
         """Return the superblocks of one core that have kernels."""
         out, used, full = [], self.used, self.full
-        # The kernels that the full superblocks do not hold are the last superblock's. The cores
-        # share them; if their number does not divide, the first cores have one kernel more.
+        # The kernels that the full superblocks do not hold are in the last superblock. The cores
+        # share them; if there is a remainder, each of the first cores has one kernel more.
         share, more = divmod(self.slots - used * full * (self.superblocks - 1), used)
         for number in range(self.superblocks):
             base, count = used * full * number, full
@@ -229,10 +231,10 @@ class Geometry:
         return [block for block in out if block.kernels > 0]
 
     def _scattered(self, first: int, count: int) -> list[Superblock]:
-        """Return one core's ``count`` depthwise kernels from channel ``first`` on.
+        """Return one core's ``count`` depthwise kernels from channel ``first`` on, as superblocks.
 
-        Cores take the channels of each group (a channel per core) in turn, the last core first. A
-        last group of fewer channels goes to the first cores, one channel each.
+        Channels come in groups of one channel for each core: the last core takes the first channel
+        of a group. If the last group has fewer channels, the first cores take one each.
         """
         used, rest = self.used, self.channels % self.used
         inside = min(count, max(ceil_div(self.channels - rest - first, used), 0))
@@ -242,7 +244,7 @@ class Geometry:
         return out
 
     def events(self, core: int) -> Iterator[Event]:
-        """Yield the steps of one core's stream, in the order of the stream."""
+        """Yield the elements of one core's stream, in the order of the stream."""
         if self.huffman:
             return self._blocks(core)
         return self._planes(core)
@@ -283,18 +285,18 @@ class Coefficients:
     ``(slots,) int32`` as stored. ``size`` is the number of bytes of the buffer; an encoder writes
     more bytes if the content needs them.
 
-    Plain format (V7): ``offsets`` ``(slots,) uint32`` are the output offsets, and ``zrl`` has the
-    zero-run width of each used core. Slots past the last channel fill up a core's share. The
-    vendor may reorder the kernels: ``channels`` are then the output channels in the order of the
-    streams. ``channels`` is empty for kernels in order, and after decoding if the offsets are not
-    those of whole planes.
+    Plain format (V7): ``offsets`` ``(slots,) uint32`` are the output offsets in bytes, and ``zrl``
+    has the zero-run width of each used core. Slots past the last channel fill up a core's share.
+    The vendor may reorder the kernels: ``channels`` are then the output channels in the order of
+    the streams. ``channels`` is empty for kernels in order, and after decoding if the offsets are
+    not those of whole planes.
 
     Huffman format (V8): ``symbols`` has the bit length of each of the 8 symbols. ``weights`` have
     one plane if the layer is depthwise. ``runs`` are the header's bytes for zero runs (the size
     of their table, then the table), empty without zero runs. ``items`` has for each core the way
     in which each byte of its stream is written: 0 by the bit length of its value, 1 as it is,
-    2 + n by entry n of the table. The last element of a core is no way: it is 1 if the free bits
-    of the flush are set. If ``items`` is empty, the encoder chooses the ways.
+    2 + n by entry n of the table. One more element follows: 1 if the free bits of the flush are
+    set, else 0. If ``items`` is empty, the encoder chooses the ways.
     """
 
     weights: Array
@@ -309,9 +311,10 @@ class Coefficients:
 
 
 def channels_of(offsets: Array, geometry: Geometry) -> tuple[int, ...]:
-    """Return the output channel of each kernel of the vendor's streams, from its output offset.
+    """Return the output channel of each kernel of the vendor's streams, found by the kernel's
+    output offset.
 
-    Returns () unless each plane of the output begins at exactly one offset.
+    Returns () unless each plane of the output begins at exactly one of the offsets.
     """
     if not geometry.plane_bytes:
         return ()
@@ -322,10 +325,10 @@ def channels_of(offsets: Array, geometry: Geometry) -> tuple[int, ...]:
 
 
 def refuse_size(buffer: bytes, geometry: Geometry, most: float = 2.0**ZRL_BITS) -> None:
-    """Raise ValueError if the geometry has more weights than ``most`` for each byte of the buffer.
+    """Raise ValueError if the geometry has more than ``most`` weights for each byte of the buffer.
 
-    Called before any array of that size is made. The default of ``most`` is what the longest zero
-    runs of the plain format can give.
+    Called before an array of the weights is made. The default of ``most`` is the length of the
+    longest zero run of the plain format.
     """
     g = geometry
     if g.slots * g.kernel_size > most * len(buffer):
@@ -336,8 +339,8 @@ def refuse_size(buffer: bytes, geometry: Geometry, most: float = 2.0**ZRL_BITS) 
 
 
 def refuse_content(content: Coefficients, geometry: Geometry) -> None:
-    """Raise ValueError if a shape differs from the geometry's, if the plain format does not have a
-    zero-run width for each used core, or for ``channels`` that the format does not have."""
+    """Raise ValueError for an array of another shape than the geometry's, for a plain content
+    without a zero-run width for each used core, or for wrong ``channels``."""
     c, g = content, geometry
     if c.weights.shape != g.shape or c.weights.dtype != np.uint8:
         raise ValueError(
@@ -359,13 +362,13 @@ def refuse_content(content: Coefficients, geometry: Geometry) -> None:
     if c.channels and (not g.vendor or sorted(c.channels) != list(range(g.channels))):
         raise ValueError(
             f"coefficients: channels: got {c.channels}, allowed is each of {g.channels} channels "
-            "once in the dialect of the vendor, and none in others"
+            "once in plain streams of the dialect 'vendor', and none in others"
         )
 
 
 def words_of(data: bytes) -> Array:
-    """Return the bytes as 32-bit words, filled up with zeros, and one more word of zeros:
-    compiled loops read past the last bit."""
+    """Return the bytes as 32-bit words, filled up with zeros. One more word of zeros follows,
+    because compiled loops read past the last bit."""
     return np.frombuffer(data + bytes(-len(data) % 4 + 4), "<u4").astype(np.uint32)
 
 
@@ -375,8 +378,8 @@ def place(bit: int) -> str:
 
 
 def fill(buffer: bytes, start: int, stop: int, core: int | None = None) -> Iterator[Item]:
-    """Yield the bits from ``start`` up to ``stop`` as one item ``fill``, nothing if there are no
-    bits. Raises ValueError for a bit that is 1."""
+    """Yield the bits from bit ``start`` up to bit ``stop`` as one item of kind ``fill``; nothing if
+    there are no bits. Raises ValueError for a bit that is 1."""
     if stop > start:
         value = BitReader(buffer, start, stop).read(stop - start)
         if value:
@@ -394,14 +397,14 @@ def walk_streams(
     sizes: Sequence[int],
     stream: Callable[[BitReader, Geometry, int], Iterator[Item]],
 ) -> Iterator[Item]:
-    """Yield the items after the header: each core's stream and its fill, in the Huffman format
-    then the biases, and the fill at the end. ``sizes`` has the bits of each core's stream, and
-    ``stream`` reads one.
+    """Yield the items after the header: each core's stream and its fill, then the biases of the
+    Huffman format, and the fill at the end. ``sizes`` has the number of bits of each core's stream;
+    ``stream`` yields the items of a single stream.
 
     Raises ValueError with core, byte and bit if a stream does not end where its size says, and
     with byte and bit for fill that is not 0.
     """
-    # The size of a plain stream includes its fill; that of a Huffman stream is exact.
+    # The size of a plain stream includes its fill, the size of a Huffman stream does not.
     most_left, biases = 8 * ALIGN - 1, 0
     if geometry.huffman:
         most_left, biases = 0, geometry.channels
@@ -418,8 +421,8 @@ def walk_streams(
             ) from None
         if end - reader.position > most_left:
             raise ValueError(
-                f"coefficients: the stream of core {core} ends at "
-                f"{place(reader.position)}, its size says {place(end)}"
+                f"coefficients: the stream of core {core} ends at {place(reader.position)}, "
+                f"allowed is {place(end)}, as its size in the header says"
             )
         start += up(size, 8 * ALIGN)
         yield from fill(buffer, reader.position, start, core)

@@ -28,8 +28,8 @@ from npulab.npus.vivante.coefficients.zero_runs import AS_IT_IS, BY_ENTRY, LENGT
 
 
 def chosen(content: Coefficients, geometry: Geometry) -> Coefficients:
-    """Return the content with symbols and, if they make the streams shorter, with zero runs and
-    the way to write each byte."""
+    """Return the content with the symbols, and if they make the streams shorter the zero runs and
+    the way to write each byte, with which the streams are shortest."""
     g = geometry
     values = [pairs.values_of(content, g, core) for core in range(g.used)]
     best = replace(content, symbols=_symbols(_counts_of_values(values)), runs=b"", items=())
@@ -48,10 +48,10 @@ def chosen(content: Coefficients, geometry: Geometry) -> Coefficients:
 
 def _with_runs(content: Coefficients, values: list[Array], zeros: Array, size: int) -> Coefficients:
     """Return the content with a table of ``size`` zero runs, its symbols, and the way to write each
-    byte. ``values`` are the bytes of each core's stream, ``zeros`` the lengths of its segments of
-    zeros."""
+    byte. ``values`` are the bytes of each core's stream, ``zeros`` the lengths of all segments of
+    zeros in the streams."""
     entries = zero_runs.choose_entries(zeros, size)
-    # Entries that no segment needs get lengths that the table does not have yet.
+    # Entries of the table that no segment needs get lengths that the table does not have yet.
     for run in range(1, size + 1):
         if len(entries) < size and run not in entries:
             entries.append(run)
@@ -63,8 +63,8 @@ def _with_runs(content: Coefficients, values: list[Array], zeros: Array, size: i
     runs = runs.ljust(1 + TABLE_BYTES, b"\0")
     counts = _counts_of_ways(values, found)
     counts[FEW_LENGTH], counts[MANY_LENGTH] = used[order[:FEW]].sum(), used[order[FEW:]].sum()
-    # With runs there are 9 bit lengths for 8 symbols: bytes of the rarest length are written as
-    # they are.
+    # A table of runs leaves 9 bit lengths for 8 symbols. So the rarest length gets no symbol, and
+    # its bytes are written as they are.
     sized = range(1, RAW_LENGTH)
     rarest = min(sized, key=lambda length: (counts[length], -length))
     counts[RAW_LENGTH] += counts.pop(rarest)
@@ -76,7 +76,8 @@ def _with_runs(content: Coefficients, values: list[Array], zeros: Array, size: i
 
 
 def _counts_of_values(values: list[Array]) -> dict[int, int]:
-    """Return, by bit length, how many bytes have it in streams without zero runs."""
+    """Return the number of bytes of each bit length, by bit length, in streams without zero
+    runs."""
     counts = np.bincount(np.concatenate(values), minlength=256)
     out = dict.fromkeys(range(SYMBOLS), 0)
     for byte, count in enumerate(counts.tolist()):
@@ -85,8 +86,8 @@ def _counts_of_values(values: list[Array]) -> dict[int, int]:
 
 
 def _counts_of_ways(values: list[Array], found: list[Array]) -> dict[int, int]:
-    """Return, by bit length, how many bytes have it in streams with zero runs. ``found`` has the
-    way of each byte. The two lengths that mean runs have a count of 0."""
+    """Return the number of bytes of each bit length, by bit length, in streams with zero runs.
+    ``found`` has the way of each byte. The two bit lengths that mean runs get 0."""
     out = dict.fromkeys(range(MANY_LENGTH + 1), 0)
     for core, written in zip(values, found, strict=True):
         lengths = np.bincount(LENGTHS[core], minlength=MANY_LENGTH + 1).tolist()
@@ -100,8 +101,8 @@ def _symbols(counts: dict[int, int]) -> tuple[int, ...]:
     """Return the symbol map: the bit lengths from the most frequent to the rarest. ``counts`` has
     the number of bytes by bit length, over all streams.
 
-    The order of swaps decides between equal counts. It gives the only map without zero runs that
-    is known of the vendor (PID 0x9F)."""
+    The order of swaps decides between equal counts. With this order the result is the vendor's only
+    known map without zero runs (PID 0x9F)."""
     out = sorted(counts)
     for place in range(len(out)):
         for other in range(place + 1, len(out)):

@@ -1,10 +1,10 @@
 """The bytes of a Huffman stream (V8): codes, payloads, and what a byte stands for.
 
-The stream holds each byte as a symbol, which names a bit length, and a payload of about that many
-bits. Without zero runs a byte stands for one weight, less the zero point. With zero runs (the
-vendor's compiler) a byte may also stand for several weights that equal the zero point: its symbol
-then has bit length 0 or 8, and its payload picks an entry of a table in the header, the length of
-the run.
+The stream holds each byte as a symbol, which stands for a bit length, and a payload of about that
+many bits. Without zero runs a byte stands for one weight, less the zero point. With zero runs (the
+vendor's compiler) a byte may also stand for several weights that equal the zero point. Its symbol
+then has bit length 0 or 8, and its payload is the number of an entry of a table in the header. The
+entry has the length of the run.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from npulab.npus.vivante.coefficients.buffers import (
 
 ESCAPE_BITS, COUNT_BYTES = 2, 2
 LENGTH_BITS, MOST_LENGTH = 4, 7
-DELAY = 2  # a byte's payload comes this many steps after its code
-ESCAPED = 2  # the code that an escape follows
-FREE_CODE = 4  # added to the code of symbols 0 and 1 if the free bit is set
-# The free bit is bit 0 of a payload that the code itself holds, which symbols 0, 1 and 5 do.
-# Key: (code, escape). Value: (symbol, free bit), None for a symbol without a free bit.
+DELAY = 2  # the payload of a byte comes this many steps after its code
+ESCAPED = 2  # this 3-bit code has an escape of 2 bits
+FREE_CODE = 4  # codes of symbols 0 and 1 are larger by this if the free bit is 1
+# Bit 0 of the payload of symbols 0, 1 and 5 lies in their code or escape: the free bit. Key: (code,
+# escape or None). Value: (symbol, free bit); other symbols have None instead of the free bit.
 READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
     (0, None): (0, 0),
     (4, None): (0, 1),
@@ -40,30 +40,32 @@ READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
     (2, 2): (6, None),
     (2, 0): (7, None),
 }
-# With zero runs, three bit lengths do not mean a length. FEW_LENGTH: a run by one of the first FEW
-# entries of the table; RAW_LENGTH: a byte as it is; MANY_LENGTH: a run by one of the later entries.
+# In a stream with zero runs, three bit lengths have other meanings. FEW_LENGTH: a run by one of the
+# first FEW entries of the table. RAW_LENGTH: a byte as it is. MANY_LENGTH: a run by a later entry.
 FEW_LENGTH, RAW_LENGTH, MANY_LENGTH = 0, 7, 8
 FEW, BYTE_BITS = 2, 8
-# Key: a size of the table, in entries, FEW + 2 ** k. Value: k, the bits of a payload that picks one
-# of the 2 ** k entries after the first FEW.
+# Key: the number of entries of a table of zero runs, FEW + 2 ** k. Value: k, the bits of the
+# payload that picks one of the 2 ** k entries after the first FEW.
 TABLE_SIZES = {4: 1, 6: 2, 10: 3, 18: 4}
 TABLE_BYTES = 18
-LONGEST = 2**BYTE_BITS  # zero points of the longest run: a table's byte n stands for n + 1 of them
-# A token is a number that says what a byte stands for and how it is written. Below RAW: the value,
-# written by its bit length; RAW + value: the value as it is; ENTRY + n: the run of table entry n.
+LONGEST = 2**BYTE_BITS  # length of the longest run: byte n of the table means a length of n + 1
+# A token is a number that says what a byte stands for and how it is written. A token below RAW is
+# a value, written by its bit length. RAW + value: the value as it is. ENTRY + n: the run of entry n
+# of the table.
 RAW, ENTRY = 256, 512
 TOKENS = ENTRY + TABLE_BYTES
 
 
 class Coding(NamedTuple):
-    """How a header says that bytes are coded: ``symbols`` has the bit length of each symbol, and
-    ``entries`` the number of zero points of each run in the table, empty without zero runs."""
+    """How bytes are coded, as the header says: ``symbols`` has the bit length of each symbol,
+    ``entries`` the length of each run in the table, empty without zero runs."""
 
     symbols: tuple[int, ...]
     entries: tuple[int, ...] = ()
 
     def width(self, length: int) -> int:
-        """Return how many bits a payload of this bit length has, the free bit included."""
+        """Return how many bits the payload of a symbol of bit length ``length`` has, the free bit
+        included."""
         if self.entries and length == RAW_LENGTH:
             return BYTE_BITS
         if self.entries and length == MANY_LENGTH:
@@ -71,17 +73,18 @@ class Coding(NamedTuple):
         return max(length, 1)
 
     def payload(self, code: int, escape: int | None) -> tuple[int, int | None, int]:
-        """Return (bit length, free bit, number of further payload bits) of a code and its escape.
+        """Return (bit length, free bit, number of the other bits of the payload) for a code and its
+        escape.
 
-        The free bit is None for a symbol without one.
+        The free bit is None for a symbol without a free bit.
         """
         symbol, free = READ[code, escape]
         length = self.symbols[symbol]
         return length, free, self.width(length) - (free is not None)
 
     def token(self, payload: int, free: int | None, length: int) -> int:
-        """Return the token of a payload of bit length ``length``; ``free`` is its free bit, None if
-        its symbol has none."""
+        """Return the token of a byte: ``length`` is the bit length of its symbol, ``free`` its free
+        bit or None, ``payload`` the other bits of its payload."""
         bits = payload
         if free is not None:
             bits = 2 * payload + free
@@ -103,14 +106,14 @@ class Coding(NamedTuple):
 
     @property
     def most(self) -> float:
-        """The most weights for each byte of a buffer: all its bits are codes without a payload,
-        and each code stands for the longest run (without zero runs: for one weight)."""
+        """A bound of the weights in each byte of a buffer, reached if all bits are codes without
+        a payload and each code stands for the longest run (without zero runs: for one weight)."""
         return 8 / CODE_BITS * max(self.entries, default=1)
 
 
 def signed(bits: int, length: int, two: bool) -> int:
-    """Return the byte (0 to 255) of a payload: bit 0 is the sign, the bits above it are the
-    magnitude without its leading 1.
+    """Return the byte (0 to 255) that a payload of bit length ``length`` stands for. Bit 0 of the
+    payload is the sign, the bits above it are the magnitude without its leading 1.
 
     If the sign is set, the byte is the ones' complement of the magnitude; with ``two`` (streams
     with zero runs) it is the two's complement.
@@ -144,30 +147,31 @@ def most_length(runs: bytes) -> int:
 
 
 def is_map(symbols: tuple[int, ...], runs: bytes) -> bool:
-    """True if each of the 8 symbols has a different bit length, none above ``most_length``."""
+    """True if ``symbols`` are 8 different bit lengths, each at most ``most_length``."""
     lengths = {*symbols}
     return len(symbols) == len(lengths) == SYMBOLS and lengths <= {*range(most_length(runs) + 1)}
 
 
 def flush_codes(free: int) -> int:
-    """Return the two codes of a flush (symbol 0 twice) as one number; ``free`` is the free bit of
-    both."""
+    """Return the two 3-bit codes of a step of the flush (symbol 0 twice) as one number; ``free`` is
+    the free bit of each code."""
     return (1 + 2**CODE_BITS) * FREE_CODE * free
 
 
 def refuse_coding(content: Coefficients, geometry: Geometry) -> None:
     """Raise ValueError for ``symbols``, ``runs`` or ``items`` that the Huffman format does not
-    have. Only in the vendor's dialect may ``symbols`` be empty: there the encoder chooses them."""
+    have. In the vendor's dialect ``symbols`` may be empty, because the encoder then chooses
+    them."""
     c, g = content, geometry
     if c.runs and (len(c.runs) != 1 + TABLE_BYTES or c.runs[0] not in TABLE_SIZES):
         raise ValueError(
-            f"coefficients: runs: got {len(c.runs)} bytes that begin with {c.runs[0]}, allowed are "
-            f"the size of the table ({', '.join(map(str, TABLE_SIZES))}) and {TABLE_BYTES} bytes"
+            f"coefficients: runs: got {len(c.runs)} bytes that begin with {c.runs[0]}, allowed is "
+            f"the size of the table ({', '.join(map(str, TABLE_SIZES))}), then {TABLE_BYTES} bytes"
         )
     if not is_map(c.symbols, c.runs) and (c.symbols or g.dialect != VENDOR):
         raise ValueError(
-            f"coefficients: symbols: got {c.symbols}, allowed is each bit length from 0 to "
-            f"{most_length(c.runs)} at most once, {SYMBOLS} in all"
+            f"coefficients: symbols: got {c.symbols}, allowed are different bit lengths from 0 to "
+            f"{most_length(c.runs)}, {SYMBOLS} in all"
         )
     refuse_if(
         c.items and (len(c.items) != g.used or not c.runs),

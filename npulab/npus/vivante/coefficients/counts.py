@@ -3,8 +3,8 @@ where every bit lies.
 
 An item is a zero run and the literal weight after it; a segment ends where a run has to end. Where
 a segment begins depends on the number of items in all segments before it. So tables are made first
-that say, for each bit, how many weights the items from that bit hold. With them, only the way from
-segment to segment is walked step by step.
+that say, for each bit, how many weights the items from that bit on hold. With the tables, only the
+begins of segments are found one after the other.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from numpy import ndarray as Array
 from npulab.layout.bitstream import bits_at
 from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS
 
-# Segments of at most FEW weights are counted from every bit at once, but only if there are more
-# than OFTEN segments for each weight of the longest: with fewer segments, the tables cost more than
-# they save.
+# `_by_count` is used if no segment has more than FEW weights and the segments are more than OFTEN
+# times as many as the weights of the longest. With fewer segments its tables cost more than they
+# save.
 FEW, OFTEN = 32, 8
 LONG = 256  # a segment of more weights than this is counted without tables
-LEAPS = (64, 16, 4, 1)  # how many items a leap passes, in a segment of at most LONG weights
+LEAPS = (64, 16, 4, 1)  # numbers of items that `_by_leaps` passes in one step
 CHUNK = 2**14  # tables are made for this many bytes of a stream at a time
-MANY = 2**12  # a long segment is read by at most this many items at a time
+MANY = 2**12  # at most this many items of a long segment are read at a time
 
 
 class Segments(NamedTuple):
     """Neighbouring segments that are counted in the same way.
 
     ``lengths`` has the number of weights of each segment, ``gaps`` the number of bits between it
-    and the next. ``ahead`` has the fewest bits that can lie before each segment, ``most`` is the
-    most bits that all these segments and gaps together can take.
+    and the next. ``ahead`` has the least number of bits from the first segment to each segment,
+    ``most`` is the largest number of bits of all these segments and gaps.
     """
 
     lengths: list[int]
@@ -42,9 +42,9 @@ class Segments(NamedTuple):
 
 
 def segments_of(lengths: Array, gaps: Array, zrl: int) -> list[Segments]:
-    """Return all segments in groups: in turn a group of segments with at most ``LONG`` weights and
-    a group of longer ones. ``lengths`` has the weights of each segment, ``gaps`` the bits after
-    it."""
+    """Return neighbouring segments in groups: those of a group all have at most ``LONG`` weights,
+    or all more. ``lengths`` has the number of weights of each segment, ``gaps`` the number of bits
+    after it."""
     width, out = zrl + WEIGHT_BITS, []
     turns = np.flatnonzero(np.diff(lengths > LONG)) + 1
     for some, after in zip(np.split(lengths, turns), np.split(gaps, turns), strict=True):
@@ -60,8 +60,8 @@ def count_items(data: bytes, at: int, groups: list[Segments], zrl: int) -> list[
     """Return the number of items in each segment from bit ``at`` on, or None if a segment begins
     past the end of ``data``.
 
-    A segment is counted up to the item that completes its weights. A broken stream may give it too
-    many weights; the caller has to check that."""
+    A segment is counted up to the item that completes its weights. In a broken stream this item may
+    hold more weights than the segment needs; the caller has to check that."""
     out = list[int]()
     for part in groups:
         count = _count_short
@@ -100,8 +100,8 @@ def _count_long(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[in
 
 
 def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[int], int] | None:
-    """Return what ``_count_long`` returns, for a group of segments with few weights. The tables
-    used have an entry for each bit of a chunk of ``data``.
+    """Return what ``_count_long`` returns, for a group of segments with at most ``LONG`` weights.
+    The tables have an entry for each bit of a chunk of ``data``.
     """
     width, out, longest = zrl + WEIGHT_BITS, list[int](), max(part.lengths)
     way = _by_leaps
@@ -112,8 +112,8 @@ def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[i
             return None
         done, base = len(out), at // 8
         bits = 8 * min(len(data) - base, CHUNK, part.most // 8 + 1)
-        # Only these segments can begin in this chunk. A later segment begins behind the chunk even
-        # if those before it have the fewest bits.
+        # Only these segments can begin in this chunk. Later segments begin behind the chunk even if
+        # all segments before them have as few bits as they can.
         begin = slice(done, int(np.searchsorted(part.ahead, part.ahead[done] + bits)))
         runs = _runs(data[base:], bits + 2 * longest * width, zrl)
         some, at = way(runs, bits, at - 8 * base, part.lengths[begin], part.gaps[begin], zrl)
@@ -123,8 +123,8 @@ def _count_short(data: bytes, at: int, part: Segments, zrl: int) -> tuple[list[i
 
 
 def _runs(data: bytes, bits: int, zrl: int) -> Array:
-    """Return, for each of the first ``bits`` bits, the zero run of an item that began there. Bits
-    after the end of ``data`` are read as 0.
+    """Return, for each of the first ``bits`` bits, the length of the zero run of an item that
+    begins at this bit. Bits after the end of ``data`` are read as 0.
     """
     room = (bits + zrl) // 8 + 1
     stored = np.frombuffer(data[:room].ljust(room, b"\0"), np.uint8)
@@ -145,20 +145,21 @@ def _by_count(
     zrl: int,
 ) -> tuple[list[int], int]:
     """Return the number of items in each segment that begins in the first ``bits`` bits, and the
-    bit at which the segment after them begins. The first segment begins at bit ``at``.
+    bit at which the segment after them begins. The first segment begins at bit ``at``; ``runs`` has
+    the length of the zero run of an item at each bit.
 
-    For each length of a segment, a table has the number of items from every bit on.
+    For each length of a segment, a table has the number of items of a segment at each bit.
     """
     width, longest = zrl + WEIGHT_BITS, max(lengths)
     if 2**zrl + longest > 255:
-        # Runs are cut to the longest segment: a uint8 sum must not overflow when the next run is
-        # added.
+        # Runs are cut to the length of the longest segment, so that a uint8 sum does not overflow
+        # if one more run is added.
         runs = np.minimum(runs, np.uint8(longest))
     weights = runs + np.uint8(1)
     sums, short = np.zeros(bits, np.uint8), np.empty(bits, bool)
     counts, left = {}, {}
     for length in {*lengths}:
-        # Counting starts at the fewest items, which a segment has if all its runs are the longest.
+        # Counting starts at the least number of items, that of a segment of the longest runs.
         counts[length] = np.full(bits, (length - 1) // 2**zrl + 1, np.uint8)
         left[length] = np.ones(bits, bool)
     for items in range(1, longest):
@@ -186,8 +187,8 @@ def _by_leaps(
     gaps: list[int],
     zrl: int,
 ) -> tuple[list[int], int]:
-    """Return what ``_by_count`` returns, by leaps over several items at once. A table for each size
-    of leap has the weights that the leap passes, by the bit at which it begins.
+    """Return what ``_by_count`` returns, by leaps over several items at once. For each size of a
+    leap, a table has the number of weights that the leap passes, by the bit at which it begins.
     """
     width, have = zrl + WEIGHT_BITS, 1
     weights = {1: runs.astype(np.uint16) + np.uint16(1)}

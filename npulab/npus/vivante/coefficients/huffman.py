@@ -1,7 +1,7 @@
 """The V8 coefficient buffer: a header, a Huffman coded stream for each core, then all biases.
 
 A stream codes bytes: two bytes with the core's number of kernels, then the weights less their zero
-point. ``codes`` says how a byte is split into a code, an escape and a payload. Bytes are coded in
+point. ``codes`` says how a byte becomes a code, an escape and a payload. Bytes are coded in
 pairs, one pair for each step: a step holds the two 3-bit codes of its pair, then the 2-bit escapes
 of the pair one step before, then the payloads of the pair two steps before. If there are no zero
 runs, the header gives their table a size of 0.
@@ -54,8 +54,8 @@ VERSION = 1
 @dataclass(frozen=True)
 class Header:
     """The header before the streams: ``symbols`` has the bit length of each symbol, ``bits`` the
-    number of bits in each core's stream. ``runs`` are the bytes for zero runs, empty without
-    them."""
+    number of bits in each core's stream. ``runs`` are the size of the table of zero runs and the
+    table; empty without zero runs."""
 
     symbols: tuple[int, ...]
     bits: tuple[int, ...]
@@ -116,8 +116,8 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
         runs = bytes([raw.run_size]) + raw.run_table
     if not is_map(lengths, runs):
         raise ValueError(
-            f"coefficients: header at byte 20, symbol map: got {list(lengths)}, allowed is each "
-            f"bit length from 0 to {most_length(runs)} at most once"
+            f"coefficients: header at byte 20, symbol map: got {list(lengths)}, allowed are "
+            f"different bit lengths from 0 to {most_length(runs)}"
         )
     refuse_if(
         not runs and any(raw.run_table),
@@ -128,14 +128,15 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
     bits = tuple(int(size) for size in raw.bits)
     if not all(bits[:used]) or any(bits[used:]):
         raise ValueError(
-            f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)}, allowed are "
-            f"bits for the first {used} cores"
+            f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)} (bits), "
+            f"allowed are sizes above 0 for the first {used} cores and 0 for the others"
         )
     end = start + sum(map(stream_bytes, bits)) + buffers.BIAS_BYTES * geometry.channels
     if end > len(buffer):
         raise ValueError(
             f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)} (bits), which "
-            f"with {geometry.channels} biases end at byte {end}, allowed is {len(buffer)} bytes"
+            f"with {geometry.channels} biases end at byte {end}, allowed is at most byte "
+            f"{len(buffer)}, the buffer's end"
         )
     header = Header(lengths, bits, runs)
     buffers.refuse_size(buffer, geometry, header.coding.most)
@@ -143,13 +144,13 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
 
 
 def stream_bytes(bits: int) -> int:
-    """Return the bytes that a stream takes in the buffer."""
+    """Return how many bytes a stream of ``bits`` bits takes in the buffer, fill included."""
     return ceil_div(bits, 8 * buffers.ALIGN) * buffers.ALIGN
 
 
 def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
-    """Yield every bit of the buffer as an ``Item``, in order; a ``weight`` lies where its payload
-    does, even if that is 0 bits wide.
+    """Yield every bit of the buffer as an ``Item``, in order. An item of kind ``weight`` is the
+    payload of the weight, even if the payload has 0 bits.
 
     Raises ValueError with core, byte and bit if the buffer does not follow the format.
     """
@@ -180,10 +181,10 @@ def _header_items(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
 
 class _Owner(NamedTuple):
-    """What a byte of a stream stands for (with zero runs, several values).
+    """What a byte of a stream stands for: one value or, with zero runs, several.
 
-    ``of`` is the event of its first weight or, if it stands for no weight, of its first value.
-    ``weights`` is the number of weights, ``counts`` the number of bytes of the kernels per core.
+    ``of`` is the event of its first weight or, without a weight, of its first value. ``weights`` is
+    how many of the values are weights, ``counts`` how many are bytes of the number of kernels.
     """
 
     of: Event
@@ -192,8 +193,8 @@ class _Owner(NamedTuple):
 
 
 def _owners(geometry: Geometry, core: int, reaches: Iterable[int]) -> Iterator[_Owner]:
-    """Yield what each byte of a core's stream stands for. ``reaches`` has the number of values of
-    each byte. A byte that only fills up the last pair is a completion without a channel.
+    """Yield what each byte of a core's stream stands for. ``reaches`` has the number of values that
+    each byte stands for. The fill of the last pair is a ``completion`` without a channel.
     """
     counts = repeat(Event("kernels per core"), COUNT_BYTES)
     events = chain(counts, geometry.events(core), repeat(Event("completion", None)))
@@ -206,21 +207,22 @@ def _owners(geometry: Geometry, core: int, reaches: Iterable[int]) -> Iterator[_
 
 
 def bytes_of(geometry: Geometry, core: int) -> int:
-    """Return the number of bytes in a core's stream, without zero runs."""
+    """Return the number of bytes that a core's stream without zero runs codes: the number of
+    kernels, the weights, and the fill of blocks."""
     g = geometry
     return COUNT_BYTES + g.kernels(core) * up(g.kernel_size, g.block)
 
 
 def pairs_of(geometry: Geometry, core: int) -> int:
-    """Return the number of pairs of bytes in a core's stream without zero runs; a last pair of one
-    byte is filled up."""
+    """Return the number of pairs of bytes that a core's stream without zero runs codes; if the
+    bytes are odd in number, one byte of fill completes the last pair."""
     return ceil_div(bytes_of(geometry, core), 2)
 
 
 @dataclass
 class _Byte:
-    """A byte whose code was read. Its escape, if it has one, and its payload follow in later
-    steps."""
+    """A byte of a stream whose code was read. Its escape, if the code has an escape, and its
+    payload are read in later steps."""
 
     code: int
     owner: _Owner
@@ -231,13 +233,13 @@ FLUSH = _Owner(Event("flush"), 0)
 
 
 def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterator[Item]:
-    """Yield the items of a stream, step by step. After the last pair two more steps follow, whose
-    codes stand for no bytes (the flush): they carry the last escapes and payloads."""
+    """Yield the items of a stream, step by step. After the last pair come the two steps of the
+    flush: their codes stand for no bytes, but they hold the last escapes and payloads."""
     coding, pairs = header.coding, pairs_of(g, core)
     reaches: Iterable[int] = repeat(1)
     if coding.entries:
-        # The length of a run is known only two steps after its code. So the stream is read once
-        # for the lengths, and then again for the items.
+        # The length of a run is known only two steps after its code. So the stream is read twice:
+        # once for the lengths of runs, then for the items.
         reaches = [*map(coding.reach, scan(reader, coding))]
         pairs = len(reaches) // 2
         refuse_reaches(reaches, g, core, reader.position)
@@ -273,7 +275,7 @@ def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterat
 
 
 def _item(reader: BitReader, width: int, kind: str, value: int, core: int, owner: _Owner) -> Item:
-    """Return the last ``width`` bits that were read as an item of kind ``kind``."""
+    """Return an item of kind ``kind`` for the ``width`` bits that ``reader`` has read last."""
     at, of, channel = reader.position - width, owner.of, None
     if of.kind == "weight":
         weights = 0
@@ -286,8 +288,8 @@ def _item(reader: BitReader, width: int, kind: str, value: int, core: int, owner
 
 
 def scan(reader: BitReader, coding: Coding) -> Sequence[int]:
-    """Return the tokens of a stream with zero runs: as many as its bits hold, because nothing else
-    states their number. The position of ``reader`` does not change.
+    """Return the tokens of a stream with zero runs up to its end, because no field states their
+    number. The position of ``reader`` does not change.
 
     Raises EOFError if the last step goes past the end.
     """
@@ -305,20 +307,21 @@ def scan(reader: BitReader, coding: Coding) -> Sequence[int]:
 
 
 def refuse_reaches(reaches: Sequence[int], geometry: Geometry, core: int, at: int) -> None:
-    """Raise ValueError if the bytes of a stream with zero runs stand for too few values for the
-    geometry, or if the bytes before the last two already stand for too many. ``reaches`` has the
-    number of values of each byte.
+    """Raise ValueError if the bytes of a stream with zero runs stand for fewer values than the
+    geometry needs, or if the bytes without the last pair stand for more. ``reaches`` has the number
+    of values that each byte stands for. The error names core and bit ``at``.
     """
     total, needed = sum(reaches), bytes_of(geometry, core)
     if total < needed or total - sum(reaches[-2:]) > needed:
         raise ValueError(
             f"coefficients: the stream of core {core} from {buffers.place(at)} stands for {total} "
-            f"bytes with its zero runs, allowed are {needed} and the fill of the last pair"
+            f"values with its zero runs, allowed are {needed} and the fill of the last pair"
         )
 
 
 class _Values:
-    """Turns tokens into bytes, and refuses bytes that the geometry rules out."""
+    """Turns the tokens of a core's stream into values, and refuses values that contradict the
+    geometry."""
 
     def __init__(self, geometry: Geometry, core: int, coding: Coding) -> None:
         self.zero, self.core, self.coding = geometry.zero_point, core, coding
@@ -329,10 +332,10 @@ class _Values:
             self.flush = {flush_codes(0), flush_codes(1)}
 
     def next(self, token: int, owner: _Owner, at: int) -> int:
-        """Return the value to show for a token: a weight as the layer has it, for a run its number
-        of zeros, else the byte.
+        """Return the value of a token's item: of a weight the code that the layer has, of a run its
+        length, else the byte. ``owner`` is what the byte stands for, ``at`` the item's bit.
 
-        Raises ValueError for a wrong number of kernels, and for a block's fill that is not 0.
+        Raises ValueError for a wrong number of kernels, and for fill of a block that is not 0.
         """
         where = f"coefficients: core {self.core} at {buffers.place(at)}"
         value, shown = token % 256, token % 256
@@ -353,29 +356,31 @@ class _Values:
         return shown
 
     def refuse_flush(self, at: int, codes: list[_Byte]) -> None:
-        """Raise ValueError for codes after the last byte that are not the codes of a flush."""
+        """Raise ValueError if the two codes of a step after the last byte are not the codes of a
+        flush. ``at`` is the bit of the first code."""
         got = codes[0].code + 2**CODE_BITS * codes[1].code
         if got not in self.flush:
             allowed = " or ".join(map(hex, sorted(self.flush)))
             raise ValueError(
                 f"coefficients: core {self.core} at {buffers.place(at)}: got codes {got:#x} after "
-                f"the last byte, allowed is {allowed}"
+                f"the last weight, allowed is {allowed}, the two codes of a flush"
             )
         self.flush = {got}
 
 
 def flush_of(geometry: Geometry, core: int) -> int:
-    """Return the two codes of each step of the flush, as one number: their free bits are set if
-    the core's stream has an odd number of bytes.
+    """Return the two codes of each step of the flush as one number. Their free bits are 1 if the
+    core's stream codes an odd number of bytes, else 0.
     """
     return flush_codes(bytes_of(geometry, core) % 2)
 
 
 def join(streams: list[tuple[int, bytes]], coefficients: Coefficients, geometry: Geometry) -> bytes:
-    """Return header, (bits, bytes) of each stream, biases, and zeros up to the size."""
+    """Return a whole buffer: the header, the streams, the biases, and zeros up to the size of
+    ``coefficients``. ``streams`` has (number of bits, bytes) of each core."""
     c, g = coefficients, geometry
     packed = 0
-    # The first symbol lies in the lowest bits of the word, so that it is put in last.
+    # The first symbol's bit length lies in the lowest bits of the word, so it is added last.
     for length in reversed(c.symbols):
         packed = packed * 2**LENGTH_BITS + length
     runs = c.runs or bytes(1 + TABLE_BYTES)

@@ -12,7 +12,7 @@ from npulab.quant.emulate.jit import compiled
 
 POWERS = 2 ** np.arange(32, dtype=np.uint64)
 ONES = 2 ** np.arange(16, dtype=np.int64) - 1
-CODES, ESCAPES = 63, 15 * 64  # the 6 bits of two codes, and the 4 bits of two escapes after them
+CODES, ESCAPES = 63, 15 * 64  # masks: bits 0 to 5 are two codes, bits 6 to 9 two escapes
 CODES_BITS = 6
 HALF = np.uint64(2**32)
 BYTE = np.uint64(255)
@@ -20,8 +20,8 @@ BYTE = np.uint64(255)
 
 @compiled
 def window_at(words, at):  # type: ignore[no-untyped-def]
-    """Return the bits of ``words`` (uint32) from bit ``at`` on, bit ``at`` lowest: between 33 and
-    64 bits."""
+    """Return a uint64 with the next 33 to 64 bits of ``words`` (uint32) from bit ``at`` on; bit
+    ``at`` is its lowest bit."""
     word = at >> 5
     pair = words[word] + HALF * np.uint64(words[word + 1])
     return pair >> np.uint64(at & 31)
@@ -72,8 +72,8 @@ def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ign
         if at >= end:
             return -1
         window = np.int64(window_at(words, at))
-        # After the next lines `info` describes the codes of the step before, and `ready` the codes
-        # of two steps before, to which the payloads of this step belong.
+        # From here on `info` is the table's entry for the codes of the step before, and `ready` the
+        # entry for the codes of two steps before, whose payloads lie in this step.
         ready, codes = info, window & CODES
         info = np.int64(table[before | (window & ESCAPES)])
         bits = info & 15

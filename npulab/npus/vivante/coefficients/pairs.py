@@ -1,8 +1,8 @@
 """The Huffman format (V8) with whole arrays: the same bytes and content as ``huffman``, which
 explains each bit.
 
-Where a step begins depends on the two steps before it, so the first bits of steps are found step by
-step; everything else is read and written with whole arrays.
+Where a step begins depends on the two steps before it, so the begins of steps are found one after
+the other. Everything else is read and written with whole arrays.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from npulab.npus.vivante.coefficients.codes import (
     flush_codes,
 )
 
-# A sorting network: the two places in the symbol map that each step compares, in the order of the
-# steps. Source: Mesa 25.0.7, etnaviv_ml_nn_v8.c.
+# A sorting network: pairs of places in the symbol map, which are compared in this order. Source:
+# Mesa 25.0.7, etnaviv_ml_nn_v8.c.
 NETWORK = "02 13 46 57 04 15 26 37 01 23 45 67 24 35 14 36 12 34 56"
-CHUNK = 2**16  # bytes of a stream whose windows (the next bits from each bit) are held at a time
-# Two counts of bits of a step are held in one number: ROOM times the bits before its payloads, plus
-# the bits of its two payloads, which are fewer than ROOM.
+CHUNK = 2**16  # `_steps` reads this many bytes of a stream at a time
+# One number holds two counts of bits of a step: ROOM times the bits before its payloads, plus the
+# bits of its two payloads, which are fewer than ROOM.
 ROOM = 32
 ONES = (2 ** np.arange(9) - 1).astype(np.uint32)
 PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
 
 
 class Stream(NamedTuple):
-    """A stream's tokens, whole pairs of them, and the codes of its flush."""
+    """A stream's tokens, an even number, and the two codes of each step of its flush as one
+    number."""
 
     tokens: Array
     flush: int
@@ -65,12 +66,12 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
         data = buffer[start : start + huffman.stream_bytes(bits)]
         stream = _stream(data, bits, header.coding, g, core, fast)
         if stream is None or BitReader(data, bits).read(8 * len(data) - bits):
-            return None  # the stream is broken, or a bit of the fill after it is 1
+            return None  # the stream is broken, or the fill after it is not 0
         streams.append(stream)
         start += len(data)
     if buffer[start + buffers.BIAS_BYTES * g.channels :].strip(b"\0"):
         return None
-    # Only here is it sure that the streams hold as many weights as the geometry has.
+    # The array of weights is made only now, when the streams are known to hold as many weights.
     weights, items = np.empty(g.shape, np.uint8), []
     for core, stream in enumerate(streams):
         values = stream.tokens
@@ -94,17 +95,17 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
 class _Tables(NamedTuple):
     """Lookup tables of a coding.
 
-    A way is the number of an entry of ``READ``: a code and its escape. The two codes of a step
-    index one table: ``before`` has the number of bits that the next step has before its payloads.
+    A way is the number of an entry of ``READ``: a code and its escape. ``before`` is indexed by the
+    two codes of a step: how many bits the next step has before its payloads.
 
-    The two codes together with the 4 bits that may be their escapes index four tables. ``step``
-    has ``ROOM`` times the same number of bits, plus the bits of both payloads. ``ways`` has the
-    way of both bytes, ``widths`` the bits of their payloads. ``both`` packs all of these into one
-    number, 4 bits each.
+    Four tables are indexed by the two codes of a step and the 4 bits that may be their escapes.
+    ``step`` has ``ROOM`` times the number in ``before``, plus the bits of the two payloads.
+    ``ways`` has the ways of the two bytes, ``widths`` the bits of their payloads. ``both`` packs
+    these five numbers into one, 4 bits each.
 
-    Way and payload index ``tokens``. A token indexes ``code``, ``escape`` and ``payload``: each has
-    (value, width in bits), and a width of 0 for tokens that the coding does not have. ``most`` is
-    the number of bits of the longest step.
+    ``tokens`` is indexed by way and payload. ``code``, ``escape`` and ``payload`` are indexed by
+    token: each has (value, width in bits), with a width of 0 for tokens that the coding does not
+    have. ``most`` is the number of bits of the longest step.
     """
 
     before: Array
@@ -125,7 +126,7 @@ def _tables(symbols: tuple[int, ...], size: int = 0) -> _Tables:
     coding = Coding(symbols, (1,) * size)
     values = np.zeros((len(READ), 256), np.uint16)
     if not size:
-        values = values.astype(np.uint8)  # tokens are the bytes themselves
+        values = values.astype(np.uint8)  # without zero runs, tokens are bytes
     code_of, escape_of, payload_of = written = np.zeros((3, TOKENS, 2), np.uint32)
     widths = []
     for way, (code, escape) in enumerate(READ):
@@ -163,15 +164,15 @@ def _tables(symbols: tuple[int, ...], size: int = 0) -> _Tables:
 def _stream(
     data: bytes, bits: int, coding: Coding, geometry: Geometry, core: int, fast: bool
 ) -> Stream | None:
-    """Return a core's stream of ``bits`` bits, or None if it is broken.
+    """Return a core's stream of ``bits`` bits, or None if the stream is broken.
 
-    It is broken if its last step does not end at bit ``bits``, if its last two pairs of codes are
-    not the flush, or if it has too many or too few weights for the geometry.
+    A broken stream has a last step that does not end at bit ``bits``, last two pairs of codes that
+    are not the flush, or another number of weights than the geometry.
     """
     steps, flushes = huffman.pairs_of(geometry, core) + DELAY, {huffman.flush_of(geometry, core)}
     tables = _tables(coding.symbols, len(coding.entries))
     if coding.entries:
-        # With zero runs the number of steps is not known: only a bound follows from the size.
+        # With zero runs the number of steps is not known; the size gives the most.
         steps, flushes = bits // (2 * CODE_BITS), {flush_codes(0), flush_codes(1)}
     elif 2 * CODE_BITS * steps > bits:
         return None
@@ -194,7 +195,7 @@ def _read_fast(
     data: bytes, bits: int, tables: _Tables, steps: int, flushes: set[int]
 ) -> Stream | None:
     """Return what ``_read`` returns, by compiled loops. ``flushes`` are the allowed codes of the
-    flush. If it has one element, ``steps`` is the exact number of steps, else the most steps."""
+    flush. If it has one element, ``steps`` is the number of steps, else it is not used."""
     from npulab.npus.vivante.coefficients import loops
 
     words, (flush, *others) = buffers.words_of(data), flushes
@@ -229,15 +230,15 @@ def _read(data: bytes, bits: int, tables: _Tables, most: int) -> Stream | None:
 
 
 def _steps(data: bytes, bits: int, table: Array, steps: int) -> Array | None:
-    """Return the bit where each of at most ``steps`` steps begins, or None if the last does not end
-    at bit ``bits``."""
+    """Return the bit at which each step begins, at most ``steps`` of them, or None if the last step
+    does not end at bit ``bits``. ``table`` is ``step`` of the lookup tables."""
     advance, found, at = table.data, array("q", [0]), 2 * CODE_BITS
     codes, escapes = PAIR_CODES - 1, PAIR_CODES * (PAIR_ESCAPES - 1)
     before, payloads = data[0] & codes, 0
     while len(found) < steps and at < bits:
         base = at // 8
         size = min(8 * CHUNK, bits - 8 * base)
-        # A window that begins in the chunk may end a few bytes behind it.
+        # A window has the bits that follow a bit of the chunk; the last windows end behind it.
         windows = bits_at(data[base : base + CHUNK + 4], np.arange(size), 10).astype(np.uint16).data
         at -= 8 * base
         for _ in range(steps - len(found)):
@@ -260,9 +261,8 @@ def _parts(
     g: Geometry,
     core: int,
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield a pair of views for each superblock of a core: the bytes of the stream, shaped
-    ``(blocks, kernels, weights of a block)`` with the first two axes swapped, and the weights
-    ``(kernels, kernel_size)`` that they code."""
+    """Yield two views for each superblock of a core: the bytes in ``stream``, ``(kernels, blocks,
+    weights of a block)``, and the weights ``(kernels, kernel_size)`` that these bytes code."""
     flat, at = weights.reshape(g.slots, g.kernel_size), COUNT_BYTES
     blocks = ceil_div(g.kernel_size, g.block)
     for first, count, step in g.blocks(core):
@@ -273,10 +273,10 @@ def _parts(
 
 
 def _take(stream: Array, geometry: Geometry, core: int, weights: Array) -> bool:
-    """Put a stream's bytes into ``weights``.
+    """Write the weights that a stream's bytes code into ``weights``.
 
     Returns False if the stream states another number of kernels than the geometry gives this core,
-    or a byte that fills up a block or the last pair is not 0.
+    or if the fill of a block or of the last pair is not 0.
     """
     g, end = geometry, huffman.bytes_of(geometry, core)
     sound = stream[:COUNT_BYTES].tobytes() == g.kernels(core).to_bytes(COUNT_BYTES, "little")
@@ -288,8 +288,8 @@ def _take(stream: Array, geometry: Geometry, core: int, weights: Array) -> bool:
 
 
 def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -> bytes:
-    """Return the buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
-    ``decode``."""
+    """Return the buffer that holds ``coefficients``, filled with zeros up to their ``size``; the
+    inverse of ``decode``."""
     c, g = coefficients, geometry
     write = _written
     if fast:
@@ -302,7 +302,8 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -
 
 
 def bits_of(c: Coefficients, values: Array, geometry: Geometry, core: int) -> int:
-    """Return how many bits the stream has that ``encode`` makes of a core's values."""
+    """Return how many bits the stream has that ``encode`` makes of a core's ``values``; ``c`` has
+    the coding."""
     tables = _tables_of(c)
     tokens = _written_as(c, values, tables, geometry, core).tokens
     bits = 2 * CODE_BITS * DELAY
@@ -312,8 +313,8 @@ def bits_of(c: Coefficients, values: Array, geometry: Geometry, core: int) -> in
 
 
 def values_of(c: Coefficients, g: Geometry, core: int) -> Array:
-    """Return the values of a core's stream: the two bytes with the number of kernels, then the
-    weights less the zero point. The fill of the last pair is not included."""
+    """Return the values of a core's stream: two bytes with the number of kernels, then the weights
+    less the zero point, with the fill of blocks but not of the last pair."""
     out = np.zeros(huffman.bytes_of(g, core), np.uint8)
     out[:COUNT_BYTES] = np.frombuffer(g.kernels(core).to_bytes(COUNT_BYTES, "little"), np.uint8)
     for blocks, weights in _parts(out, c.weights, g, core):
@@ -324,8 +325,8 @@ def values_of(c: Coefficients, g: Geometry, core: int) -> Array:
 
 
 def _written_as(c: Coefficients, values: Array, tables: _Tables, g: Geometry, core: int) -> Stream:
-    """Return the stream that writes a core's values. Raises ValueError for a byte that the symbols
-    cannot write."""
+    """Return the stream that codes a core's values. Raises ValueError for a value that the symbols
+    of ``c`` cannot write."""
     if not c.runs:
         fill = np.zeros(len(values) % 2, np.uint8)
         return Stream(np.concatenate([values, fill]), huffman.flush_of(g, core))
@@ -352,14 +353,15 @@ def _tables_of(c: Coefficients) -> _Tables:
 
 
 def _written(stream: Array, tables: _Tables, flush: int) -> tuple[int, bytes]:
-    """Return (bits, bytes) of the steps that write the bytes of a stream."""
+    """Return (number of bits, bytes) of the steps that code a stream's tokens; ``flush`` are the
+    codes of the last two steps."""
     codes, code_bits = _joined(stream, tables.code)
     escapes, escape_bits = _joined(stream, tables.escape)
     payloads, payload_bits = _joined(stream, tables.payload)
     values = np.concatenate([codes, np.full(DELAY, flush, np.uint32)])
     widths = np.concatenate([code_bits, np.full(DELAY, 2 * CODE_BITS, np.uint32)])
-    # The escapes of a pair stand one step after its codes and its payloads two steps after, hence
-    # the shifted slices.
+    # A pair's escapes lie one step after its codes, and its payloads two steps after; this is why
+    # the slices begin at 1 and 2.
     values[1:-1] |= np.left_shift(escapes, widths[1:-1])
     widths[1:-1] += escape_bits
     values[2:] |= np.left_shift(payloads, widths[2:])
@@ -369,7 +371,7 @@ def _written(stream: Array, tables: _Tables, flush: int) -> tuple[int, bytes]:
 
 
 def _written_fast(stream: Array, tables: _Tables, flush: int) -> tuple[int, bytes]:
-    """Return (bits, bytes) as ``_written`` does, by a compiled loop."""
+    """Return what ``_written`` returns, by a compiled loop."""
     from npulab.npus.vivante.coefficients import loops
 
     # A step has at most 26 bits, so a 32-bit word for each step is enough.
@@ -381,8 +383,8 @@ def _written_fast(stream: Array, tables: _Tables, flush: int) -> tuple[int, byte
 
 
 def _joined(stream: Array, table: Array) -> tuple[Array, Array]:
-    """Return (values, widths) of each pair of a stream's bytes. ``table`` has a (value, width) for
-    each byte; the second byte's value lies above that of the first.
+    """Return (values, widths in bits) of the pairs of a stream. ``table`` has (value, width) for
+    each token; in a pair, the second value lies in the bits above the first.
     """
     first, first_bits = table[stream[::2]].T
     second, second_bits = table[stream[1::2]].T
@@ -390,11 +392,11 @@ def _joined(stream: Array, table: Array) -> tuple[Array, Array]:
 
 
 def choose_symbols(weights: Array, dialect: str = MESA) -> tuple[int, ...]:
-    """Return the symbol map that Mesa picks for ``weights``, which are uint8 or int8 as in the
-    model. In the vendor's dialect return (): there the encoder picks the map, with zero runs.
+    """Return the symbol map that Mesa picks for ``weights``, uint8 or int8 as in the model. Return
+    () in the vendor's dialect, in which the encoder picks map and zero runs together.
 
-    The map lists the bit lengths from the most frequent to the rarest. Of equally frequent lengths,
-    the driver's sorting network decides which comes first.
+    The map lists the bit lengths from the most frequent to the rarest. The order of equally
+    frequent lengths follows from the driver's sorting network.
 
     >>> choose_symbols(np.array([0, 3, 3, 0xFF], np.uint8))
     (2, 1, 0, 3, 4, 5, 6, 7)
@@ -402,13 +404,13 @@ def choose_symbols(weights: Array, dialect: str = MESA) -> tuple[int, ...]:
     if dialect == VENDOR:
         return ()
     counts = np.bincount(np.ascontiguousarray(weights).view(np.uint8).reshape(-1), minlength=256)
-    # The magnitude of a negative byte is its complement. 0xFF (-1) has bit length 0, but the driver
-    # counts it as 1.
+    # The magnitude of a negative byte is its ones' complement. So 0xFF (-1) has bit length 0, but
+    # the driver counts its length as 1.
     lengths = [max(min(byte, 255 - byte).bit_length(), byte // 255) for byte in range(256)]
     histogram = np.bincount(lengths, counts, buffers.SYMBOLS).tolist()
     out = list(range(buffers.SYMBOLS))
-    # A stable sort would order equal counts differently from the driver, and the bytes of the
-    # buffer would differ from its bytes.
+    # A stable sort would order equal counts in another way than the driver, and the buffer would
+    # have other bytes than the driver's.
     for places in NETWORK.split():
         first, second = map(int, places)
         if histogram[out[first]] < histogram[out[second]]:

@@ -32,8 +32,9 @@ def header(cores: int) -> construct.Construct:
 
 
 def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
-    """Return how many bytes each core's stream has. Raises ValueError if they do not fit the
-    buffer, are no multiple of 64, or are not 0 for exactly the used cores."""
+    """Return how many bytes each core's stream has, as the header states it. Raises ValueError if
+    the streams do not fit the buffer, if a size is no multiple of 64, if a used core has 0 bytes or
+    an idle core has more."""
     start, used = geometry.header_bytes, geometry.used
     refuse_if(
         len(buffer) < start,
@@ -45,18 +46,19 @@ def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
     wrong = not all(out[:used]) or any(out[used:]) or any(size % buffers.ALIGN for size in out)
     if wrong or start + sum(out) > len(buffer):
         raise ValueError(
-            f"coefficients: got core sizes {out} from byte 0 on, allowed are "
-            f"multiples of {buffers.ALIGN} for the first {used} cores, {len(buffer) - start} "
-            "bytes in all"
+            f"coefficients: got core sizes {out} (bytes) from byte 0 on, allowed are multiples of "
+            f"{buffers.ALIGN} for the first {used} cores, at most {len(buffer) - start} in all, "
+            "and 0 for other cores"
         )
     return out
 
 
 class Words(NamedTuple):
-    """Where the biases and output offsets of a core's stream lie; each is a word of 32 bits.
+    """Where the biases and output offsets of a core's stream lie; each of them is a 32-bit word.
 
-    ``places (2 * kernels,)`` has the number of weights before each word, in the order of the
-    stream. ``biases`` and ``offsets`` have for each kernel the number of its word in that order.
+    ``places`` ``(2 * kernels,)`` has the number of weights before each word, in the order of the
+    stream. ``biases`` has, for each kernel, the index of its bias in ``places``; ``offsets`` has
+    the index of its output offset.
     """
 
     places: Array
@@ -64,31 +66,33 @@ class Words(NamedTuple):
     offsets: Array
 
     def stored(self, content: Coefficients, kernels: Array) -> Array:
-        """Return the words of a core's kernels in the order of its stream."""
+        """Return the biases and output offsets of a core's ``kernels`` as words ``(2 * kernels,)
+        uint32``, in the order of its stream."""
         words = np.empty(len(self.places), np.uint32)
         words[self.biases] = content.bias[kernels].astype(np.uint32)
         words[self.offsets] = content.offsets[kernels]
         return words
 
     def put(self, words: Array, kernels: Array, content: Coefficients) -> None:
-        """Put the words of a core's stream into the arrays of ``content``; undoes ``stored``."""
+        """Write the words of a core's stream into the arrays of ``content``, at ``kernels``; the
+        inverse of ``stored``."""
         content.bias[kernels] = words[self.biases].view(np.int32)
         content.offsets[kernels] = words[self.offsets]
 
 
 def words_at(biases: list[Array], offsets: list[Array]) -> Words:
-    """Return the words of a stream; ``biases`` and ``offsets`` have the number of weights before
-    each kernel's bias and offset, in the order of kernels."""
+    """Return where the words of a stream lie. ``biases`` and ``offsets`` have, in the order of
+    kernels, the number of weights before each kernel's bias and before its output offset."""
     places = np.concatenate([*biases, *offsets])
-    # The sort is stable because a kernel of one weight has its bias and offset at the same place,
-    # the bias first.
+    # The bias and the offset of a kernel of one weight have the same place. A stable sort leaves
+    # the bias before the offset.
     ranks = np.argsort(places, kind="stable")
     bias_ranks, offset_ranks = np.argsort(ranks).reshape(2, -1)
     return Words(places[ranks], bias_ranks, offset_ranks)
 
 
 def empty(geometry: Geometry, widths: list[int], size: int) -> Coefficients:
-    """Return a content whose arrays are not initialised: the reader has to fill them. ``widths``
+    """Return a content whose arrays are not initialised, because its caller fills them. ``widths``
     has the zero-run width of each used core, ``size`` is the buffer's size in bytes."""
     slots = geometry.slots
     weights, bias = np.empty(geometry.shape, np.uint8), np.empty(slots, np.int32)
@@ -96,9 +100,9 @@ def empty(geometry: Geometry, widths: list[int], size: int) -> Coefficients:
 
 
 def stops_of(buffer: bytes, geometry: Geometry) -> list[int] | None:
-    """Return the byte at which the first stream begins, then the byte at which each stream ends.
+    """Return the byte at which the first stream begins, then the byte after each stream.
 
-    Returns None if the fill of the header or a byte after the last stream is not 0.
+    Returns None if the header's fill or a byte after the last stream is not 0.
     """
     g = geometry
     stops: list[int] = np.cumsum([g.header_bytes, *sizes(buffer, g)[: g.used]]).tolist()
@@ -109,8 +113,8 @@ def stops_of(buffer: bytes, geometry: Geometry) -> list[int] | None:
 
 
 def may_end(data: bytes, end: int, stop: int) -> bool:
-    """True if a stream may end at bit ``end``: from there to byte ``stop``, where the next stream
-    begins, all bits are 0, and they are fewer than 64 bytes."""
+    """True if a stream may end at bit ``end``: the bits from ``end`` up to byte ``stop``, where the
+    next stream begins, are fewer than those of 64 bytes, and all of them are 0."""
     most = 8 * buffers.ALIGN
     return end <= 8 * stop < end + most and not BitReader(data, end).read(8 * stop - end)
 
@@ -133,8 +137,9 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
 
 def _by_output(items: Iterator[Item], geometry: Geometry) -> Iterator[Item]:
-    """Yield ``items`` of the vendor's streams, with each kernel's number in the streams replaced by
-    its output channel, which its offset shows."""
+    """Yield ``items`` of the vendor's streams with their output channels. The channel of each item
+    in ``items`` is the number of its kernel in the streams; the kernel's output offset shows the
+    output channel."""
     found = list(items)
     offsets = np.zeros(geometry.slots, np.uint32)
     for item in found:
@@ -149,7 +154,8 @@ def _by_output(items: Iterator[Item], geometry: Geometry) -> Iterator[Item]:
 
 
 def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
-    """Yield the items of a core's stream."""
+    """Yield the items of a core's plain stream. Raises ValueError if the stream contradicts the
+    geometry."""
     at = reader.position
     zrl = reader.read(ZRL_BITS)
     yield Item(at, ZRL_BITS, "zero-run width", zrl, core)
@@ -158,12 +164,12 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
     kernels = geometry.kernels(core)
     if zrl > ZRL_BITS or count != kernels:
         raise ValueError(
-            f"coefficients: core {core} at {place(at)}: got zero-run width {zrl}, {count} "
-            f"kernels per core, allowed is 0 to {ZRL_BITS} and {kernels}"
+            f"coefficients: core {core} at {place(at)}: got zero-run width {zrl} and {count} "
+            f"kernels per core, allowed are a width of 0 to {ZRL_BITS} and {kernels} kernels"
         )
-    pending = 0  # weights of the last item that were not yielded yet
+    pending = 0  # weights of the last item that no event has taken yet
     left = kernels * geometry.kernel_size
-    biases = 0  # those that came since the last item
+    biases = 0  # the number of biases since the last item
     for event in geometry.events(core):
         at = reader.position
         if event.kind == "weight":
@@ -175,7 +181,7 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
                 if pending > left:
                     raise ValueError(
                         f"coefficients: core {core} at {place(at)}: a run of zero points goes "
-                        f"{pending - left} weights past the last of the core"
+                        f"{pending - left} weights past the last weight of the core"
                     )
                 yield Item(at, reader.position - at, "weight", literal, core, *event[1:], pending)
             pending, left = pending - 1, left - 1
@@ -190,7 +196,8 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
 
 
 def join(streams: list[bytes], geometry: Geometry, size: int = 0) -> bytes:
-    """Return header and streams, each filled up to 64 bytes, and zeros up to ``size``."""
+    """Return a whole buffer: the header, each core's stream filled up to a multiple of 64 bytes,
+    and zeros up to ``size`` bytes."""
     counts, body = [0] * geometry.cores, b""
     for core, stream in enumerate(streams):
         counts[core] = up(len(stream), buffers.ALIGN)

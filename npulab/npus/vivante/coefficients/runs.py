@@ -2,8 +2,8 @@
 each bit.
 
 The streams of all cores have the same order. A segment is the part of a stream between two places
-where a zero run has to end. All items (a zero run and the weight after it) have the same width, so
-the numbers of items in the segments say where every bit lies.
+where a zero run has to end. All items (a zero run and the weight after it) have the same number of
+bits, so the numbers of items in the segments say where every bit lies.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 
 HEAD_BITS = ZRL_BITS + buffers.COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
-TOGETHER = 20_000  # the streams of several cores are read at once if they have fewer weights
-Streams = list[tuple[Array, Array]]  # weights and words of each stream
-# If a buffer has more weights than this for each byte, all items are counted before the array of
-# weights is made.
+TOGETHER = 20_000  # streams of several cores are read at once, up to this many weights in all
+Streams = list[tuple[Array, Array]]  # by stream: its weights, and its words (biases and offsets)
+# If the geometry has more weights than this for each byte of a buffer, all items are counted before
+# the array of weights is made.
 SPARSE = 32
 
 
@@ -34,10 +34,12 @@ class Order:
     """The order of a core's stream. A place in it is the number of weights before that place.
 
     ``length`` is the number of weights of a core, ``blocks`` has the superblocks of each core,
-    ``words`` are the biases and offsets. Segments end at the places ``breaks``; ``lengths`` has the
-    number of weights of each segment, ``gaps`` the number of bits (of words) after it. ``several``
-    has the numbers of the segments with more than one weight. Before each of them, and after the
-    last, lie ``singles`` segments of one weight, whose gaps have ``skips`` bits in all.
+    ``words`` says where biases and offsets lie. Segments end at the places ``breaks``; ``lengths``
+    has the number of weights of each segment, ``gaps`` the bits of words between it and the next.
+
+    Segments are numbered. ``several`` has the numbers of the segments with more than one weight.
+    ``singles`` is the number of segments of one weight before each of these, and after the last;
+    ``skips`` is the number of bits of words among them.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -62,11 +64,11 @@ class Order:
         places = self.words.places
         self.breaks = np.unique(np.concatenate([places, *flushes]))
         self.breaks = self.breaks[self.breaks > 0]
-        # the number of words before the segment that ends at each break
+        # By segment: the number of words before it.
         self.words_before = np.searchsorted(places, self.breaks)
         self.lengths = np.diff(self.breaks, prepend=0)
-        self.gaps = WORD_BITS * np.diff(self.words_before, append=len(places))  # bits
-        # The number of segments before each word.
+        self.gaps = WORD_BITS * np.diff(self.words_before, append=len(places))
+        # By word: the number of segments before it.
         self.segments_before = np.searchsorted(self.breaks, places) + 1
         self.several = np.flatnonzero(self.lengths > 1)
         bounds = np.concatenate([[-1], self.several, [len(self.lengths)]])
@@ -77,15 +79,16 @@ class Order:
         return np.concatenate([block.channels for block in self.blocks[core]])
 
     def weight_bytes(self) -> Array:
-        """Return the mask of the bytes of a stream without zero runs that hold weights."""
+        """Return a boolean for each byte of a stream without zero runs: True if the byte is a
+        weight."""
         out = np.ones(HEAD_BITS // 8 + self.length + WORD_BYTES * len(self.words.places), bool)
         out[: HEAD_BITS // 8] = False
         out[self.word_bytes()] = False
         return out
 
     def word_bytes(self) -> Array:
-        """Return the bytes of a stream without zero runs that hold biases and offsets, ``(words,
-        4)``."""
+        """Return the numbers ``(words, 4)`` of the bytes of a stream without zero runs that hold
+        biases and offsets."""
         first = HEAD_BITS // 8 + self.words.places + WORD_BYTES * np.arange(len(self.words.places))
         return first[:, None] + np.arange(WORD_BYTES)
 
@@ -100,7 +103,7 @@ class Order:
         return np.concatenate(parts)
 
     def put(self, stream: Array, core: int, weights: Array) -> None:
-        """Undo ``take``: put a core's stream into ``weights``."""
+        """Write a core's weights in stream order into ``weights``; the inverse of ``take``."""
         flat, at = weights.reshape(len(weights), self.geometry.planes, -1), 0
         for block in self.blocks[core]:
             into = kernels = flat[block.first : block.first + block.kernels]
@@ -113,8 +116,8 @@ class Order:
                 into[:, :, self.cells] = kernels
 
     def _parts(self, kernels: Array) -> list[Array]:
-        """Return two views of a superblock's weights ``(kernels, planes, cells)``, both in stream
-        order: one of all whole groups of planes, one of the planes after them.
+        """Return two views of a superblock's weights ``(kernels, planes, cells)``, each in stream
+        order: one of all whole groups of planes, one of the planes after the last whole group.
         """
         (count, planes, cells), group = kernels.shape, self.geometry.group
         whole = planes // group
@@ -123,8 +126,8 @@ class Order:
 
 
 def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
-    """Return the buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
-    ``decode``."""
+    """Return the buffer that holds ``coefficients``, filled with zeros up to their ``size``; the
+    inverse of ``decode``."""
     c, order, streams = coefficients, Order(geometry), []
     for core, zrl in enumerate(c.zrl):
         words = order.words.stored(c, order.channels(core))
@@ -153,7 +156,8 @@ def _with_runs(weights: Array, words: Array, order: Order, zrl: int) -> bytes:
     longest, literals = 2**zrl, weights[ends]
     runs = gaps - 1
     if len(gaps) and gaps.max() > longest:
-        # A literal zero point ends each piece of a run that is longer than the width allows.
+        # A run that is longer than the width allows is cut into items; the weight of each item
+        # except the last is a zero point.
         counts = -(-gaps // longest)
         last = np.cumsum(counts) - 1
         ends, kept = np.repeat(ends, counts), literals
@@ -175,7 +179,8 @@ def packed(
     before: Array,
     zrl: int,
 ) -> bytes:
-    """Return the bytes of a stream that has this head, these items and these words.
+    """Return the bytes of a stream from its head (zero-run width and number of kernels), its items
+    and its words (biases and offsets).
 
     Item n is ``runs[n]`` zero points and the weight ``literals[n]`` after them. ``before`` has the
     number of items before each word.
@@ -193,9 +198,9 @@ def packed(
 
 
 def _gaps(weights: Array, order: Order) -> tuple[Array, Array]:
-    """Return the numbers of the weights that end an item at every zero-run width, and how far each
-    of these numbers is from the one before it. These are the weights that differ from the zero
-    point and the last weights of segments."""
+    """Return two arrays: the numbers (places in the stream) of the weights that end an item at
+    every zero-run width, and the difference of each number from the previous, of the first from -1.
+    These weights are those that are not the zero point, and the last weights of segments."""
     stop = weights != order.geometry.zero_point
     stop[order.breaks - 1] = True
     ends = np.flatnonzero(stop)
@@ -203,11 +208,10 @@ def _gaps(weights: Array, order: Order) -> tuple[Array, Array]:
 
 
 def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> int:
-    """Return the zero-run width (bits) that the driver picks; 0 for pointwise layers.
+    """Return the zero-run width (bits) that Mesa picks; 0 for 1x1 kernels.
 
-    The driver tries the widths from ``widest`` down, and stops at the first width with which the
-    streams take more 32-bit words. Of the widths tried it takes the one with the fewest words; of
-    several with equally few, the narrowest."""
+    Mesa tries the widths from ``widest`` down as long as the streams do not take more 32-bit words
+    than with the width before. The last width before a growth, or 0, is picked."""
     g = geometry
     if g.kernel_h == g.kernel_w == 1:
         return 0
@@ -238,15 +242,15 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
     stops = plain.stops_of(buffer, g)
     least = HEAD_BITS // 8 + 2 * WORD_BYTES * g.per_core
     if g.order == "inter":
-        least += g.planes  # each plane of the last superblock ends a run, which takes a byte
+        least += g.planes  # each plane of the last superblock ends an item, of at least a byte
     if stops is None or min(map(sub, stops[1:], stops)) < least:
         return None
     return _read(buffer, stops, Order(g), fast)
 
 
 def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coefficients | None:
-    """Return the content of the streams, or None if one does not follow the format. A stream lies
-    between every two neighbouring bytes of ``stops``."""
+    """Return the content of the streams, or None if a stream does not follow the format. ``stops``
+    are the byte at which the first stream begins and the byte after each stream."""
     g, widths = order.geometry, []
     for start in stops[:-1]:
         zrl = buffer[start]
@@ -274,8 +278,8 @@ def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coeffici
 
 
 def _split(data: bytes, stops: list[int], order: Order) -> Streams | None:
-    """Return (weights, words) of each stream, all without zero runs; None if a stream does not end
-    where its size says.
+    """Return (weights, words) of each stream, if all have no zero runs; None if a stream does not
+    end where its size says.
     """
     length, out = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.words.places), []
     for start, stop in pairwise(stops):
@@ -289,15 +293,15 @@ def _split(data: bytes, stops: list[int], order: Order) -> Streams | None:
 
 
 def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> Streams | None:
-    """Return (weights, words) of each stream, all with the same zero-run width, which is not 0;
-    None if a stream does not follow the format."""
+    """Return (weights, words) of each stream, if all have the same zero-run width above 0; None if
+    a stream does not follow the format."""
     zrl = data[0]
     width, streams = zrl + WEIGHT_BITS, [data[start:stop] for start, stop in pairwise(stops)]
     if any(2**zrl * (8 * len(stream) // width) < order.length for stream in streams):
         return None
     counts, weights = np.ones((len(streams), len(order.lengths)), np.int64), None
-    # A small broken buffer must not make a large array: if there are many weights for each byte,
-    # the items are counted first.
+    # A small broken buffer must not lead to a large array. So the items are counted first if there
+    # are many weights for each byte.
     if fast and order.length <= SPARSE * len(data):
         weights = np.empty((len(streams), order.length), np.uint8)
         for n, stream in enumerate(streams):
@@ -334,7 +338,7 @@ def _weights(data: bytes, starts: Array, items: Array, order: Order, zrl: int) -
     the number of items before each segment and, last, the number of all items.
     """
     width, length = zrl + WEIGHT_BITS, order.length
-    # the number of items in all streams before each stream
+    # By stream: the number of items in the streams before it.
     before = np.cumsum(items[:, -1:], axis=0) - items[:, -1:]
     first = starts + WORD_BITS * order.words_before - width * before
     at = np.repeat(first.reshape(-1), np.diff(items).reshape(-1))
@@ -350,8 +354,8 @@ def _weights(data: bytes, starts: Array, items: Array, order: Order, zrl: int) -
 
 
 def _expand(data: bytes, counts: Array, weights: Array, order: Order) -> bool:
-    """Read a stream by a compiled loop: write the number of items of each segment to ``counts`` and
-    the weights to ``weights``. Return False if the stream does not follow the format."""
+    """Read a stream by a compiled loop: write the number of items of each segment into ``counts``
+    and the weights into ``weights``. Return False if the stream does not follow the format."""
     from npulab.npus.vivante.coefficients import loops
 
     return bool(

@@ -1,12 +1,12 @@
 """The plain format (V7) as VeriSilicon's compiler writes it, with whole arrays: the same bytes and
 content as ``plain``, which explains each bit.
 
-A core's stream has its superblocks in order; in a superblock plane after plane, in a plane kernel
-after kernel, in a kernel row after row. This does not depend on the size of the kernel. A run of
-zero points may go on over kernels, biases and planes. It ends at a kernel's last weight, and when
-it has the greatest length. A start is a place where a kernel begins its first plane, or where a
-superblock begins a plane: a run holds at most one start. Source: V, 60 buffers of A311D. The laws
-were found on layers of even index and hold on those of odd index.
+A core's stream has its superblocks in order. A superblock has plane after plane, a plane kernel
+after kernel, a kernel row after row, for any size of the kernel. A run of zero points may go on
+over kernels, biases and planes. It ends at a kernel's last weight, and when it has the greatest
+length. A start is a place where a kernel begins its first plane, or where a superblock begins a
+plane; a run holds at most one start. Source: V, 60 buffers of A311D. The laws were found on half of
+the layers and hold on the other half.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from npulab.npus.vivante.coefficients.buffers import ALIGN, ZRL_BITS, Coefficien
 from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS, Words
 from npulab.npus.vivante.coefficients.runs import HEAD_BITS, packed
 
-AT_ONCE = 2**12  # a stream is read by at most this many items at a time
-# The vendor deals kernels to cores by their number of weights that are not the zero point, if these
-# numbers differ by at least UNEVEN between two kernels. In the 3 of 60 buffers that are dealt they
-# differ by 15 or more, in all others by at most 13.
+AT_ONCE = 2**12  # at most this many items of a stream are read at a time
+# A kernel's count is its number of weights that are not the zero point. If the largest count is at
+# least UNEVEN above the smallest, the vendor deals kernels to cores by count. The difference is 15
+# or more in the 3 of 60 buffers with dealt kernels, and at most 13 in the others.
 UNEVEN = 14
 
 
@@ -34,9 +34,9 @@ UNEVEN = 14
 class Order:
     """The order of one core's stream. A place in it is the number of weights before that place.
 
-    ``length`` is the number of weights, ``kernels`` has the slots of the core's kernels, ``words``
-    are the biases and offsets. ``starts`` are the places where a kernel begins its first plane, or
-    a superblock begins a plane.
+    ``length`` is the number of weights, ``kernels`` has the numbers of the core's kernels in the
+    buffer, ``words`` says where biases and offsets lie. ``starts`` are the places where a kernel
+    begins its first plane, or a superblock begins a plane.
     """
 
     length: int
@@ -73,8 +73,8 @@ def order_of(geometry: Geometry, core: int) -> Order:
 
 
 def encode(content: Coefficients, geometry: Geometry) -> bytes:
-    """Return the buffer of ``content``, filled with zeros to its ``size``; the inverse of
-    ``decode``."""
+    """Return the buffer that holds ``content``, filled with zeros up to its ``size``; the inverse
+    of ``decode``."""
     c = _by_place(content)
     streams = []
     for core, zrl in enumerate(c.zrl):
@@ -91,9 +91,8 @@ def encode(content: Coefficients, geometry: Geometry) -> bytes:
 
 
 def choose_zrl(content: Coefficients, geometry: Geometry, widest: int) -> int:
-    """Return the zero-run width (bits, at most ``widest``) that the vendor picks: the width with
-    which the streams take the fewest bytes, fill included. Of several such widths it takes the
-    narrowest. Kernels of one plane have width 0."""
+    """Return the zero-run width, at most ``widest`` bits, that the vendor picks: the narrowest with
+    which the streams take the fewest bytes, fill included. Kernels of one plane have width 0."""
     if geometry.planes == 1:
         return 0
     c = _by_place(content)
@@ -109,13 +108,14 @@ def choose_zrl(content: Coefficients, geometry: Geometry, widest: int) -> int:
 
 
 def choose_channels(weights: Array, geometry: Geometry) -> tuple[int, ...]:
-    """Return the output channels in the order of the vendor's streams; () if that is the order of
+    """Return the output channels in the order of the vendor's streams; () if the order is that of
     the channels.
 
-    The vendor reorders kernels if they are uneven (``UNEVEN``) in their number of weights that are
-    not the zero point. It deals the kernels with the fewest first: one kernel to each core from the
-    first core to the last, then one to each core from the last to the first, and so on. In a core's
-    stream, kernels are in the order of their channels."""
+    The vendor reorders kernels if their numbers of weights that are not the zero point differ by
+    ``UNEVEN`` or more. Kernels with the smallest number are dealt first: a kernel to each core from
+    the first core to the last, then a kernel to each core from the last to the first, and so on. In
+    a core's stream, kernels are in the order of their channels. Several superblocks are never
+    reordered."""
     g = geometry
     counts = np.count_nonzero(weights != g.zero_point, axis=(1, 2, 3))
     if g.superblocks > 1 or np.ptp(counts) < UNEVEN:
@@ -135,8 +135,8 @@ def choose_channels(weights: Array, geometry: Geometry) -> tuple[int, ...]:
 
 
 def decode(buffer: bytes, geometry: Geometry) -> Coefficients | None:
-    """Return the content of a buffer in the order of the output channels, or None if it does not
-    follow the format.
+    """Return the content of a buffer with kernels in the order of the output channels, or None if
+    the buffer does not follow the format.
     """
     g = geometry
     stops = plain.stops_of(buffer, g)
@@ -159,8 +159,8 @@ def decode(buffer: bytes, geometry: Geometry) -> Coefficients | None:
 
 
 def _by_output(content: Coefficients, geometry: Geometry) -> Coefficients:
-    """Return the content with its kernels in the order of the output channels, instead of the
-    order of the streams."""
+    """Return the content with its kernels moved from the order of the streams to the order of the
+    output channels."""
     c = content
     channels = buffers.channels_of(c.offsets, geometry)
     if not channels:
@@ -173,7 +173,8 @@ def _by_output(content: Coefficients, geometry: Geometry) -> Coefficients:
 
 
 def _by_place(content: Coefficients) -> Coefficients:
-    """Return the content with its kernels in the order of the streams; undoes ``_by_output``."""
+    """Return the content with its kernels moved from the order of the output channels to the order
+    of the streams; the inverse of ``_by_output``."""
     c = content
     if not c.channels:
         return c
@@ -193,7 +194,7 @@ def _taken(weights: Array, geometry: Geometry, core: int) -> Array:
 
 
 def _put(stream: Array, weights: Array, geometry: Geometry, core: int) -> None:
-    """Put the weights of a core's stream into ``weights``; undoes ``_taken``."""
+    """Write the weights of a core's stream into ``weights``; the inverse of ``_taken``."""
     _, planes, rows, columns = geometry.shape
     start = 0
     for block in geometry.blocks(core):
@@ -207,18 +208,20 @@ def _put(stream: Array, weights: Array, geometry: Geometry, core: int) -> None:
 
 
 def _stops(weights: Array, order: Order, zero: int) -> Array:
-    """Return the numbers of the weights that end an item at every zero-run width."""
+    """Return the numbers (places in the stream) of the weights that end an item at every zero-run
+    width: those that are not ``zero``, and the last weight of each kernel."""
     stop = weights != zero
     stop[order.ends] = True
     return np.flatnonzero(stop)
 
 
 def _item_ends(stops: Array, order: Order, zrl: int) -> Array:
-    """Return the numbers of the weights that end an item at zero-run width ``zrl``."""
+    """Return the numbers (places in the stream) of the weights that end an item at zero-run width
+    ``zrl``. ``stops`` are those that end an item at every width."""
     if not zrl:
         return np.arange(order.length)
-    # `stops` bound parts of the stream. Each turn of the loop cuts the next item off every part
-    # that has more than one weight left.
+    # `stops` cut the stream into parts. Each turn of the loop cuts one more item off every part
+    # that still has several weights.
     ends = [stops]
     at, last = np.append(0, stops[:-1] + 1), stops
     starts = np.append(order.starts, [order.length, order.length])
@@ -230,7 +233,7 @@ def _item_ends(stops: Array, order: Order, zrl: int) -> Array:
         left = end < last
         ends.append(end[left])
         at = end + 1
-    # A stable sort merges runs that are in order already, which is faster here.
+    # A stable sort is faster than another, because it merges arrays that are already sorted.
     return np.sort(np.concatenate(ends), kind="stable")
 
 
@@ -257,7 +260,7 @@ def _stream(data: bytes, order: Order, zero: int) -> tuple[Array, Array] | None:
         return None
     stored = bits_at(data, np.concatenate(stretches), zrl + WEIGHT_BITS)
     reach = np.cumsum(stored % 2**zrl + 1, dtype=np.int64)
-    # A run may not go over an offset, and not over two biases.
+    # A run may go over one bias, but not over two biases and not over an offset.
     holding = np.searchsorted(reach, order.words.places[order.words.biases])
     if not np.isin(order.ends + 1, reach).all() or not np.diff(holding).all():
         return None
@@ -268,7 +271,7 @@ def _stream(data: bytes, order: Order, zero: int) -> tuple[Array, Array] | None:
 
 def _items(data: bytes, at: int, zrl: int, weights: int) -> tuple[int, int]:
     """Return how many items from bit ``at`` on hold ``weights`` weights, and how many weights these
-    items hold. If they are more than ``AT_ONCE`` items, the first of them are counted only.
+    items hold. At most ``AT_ONCE`` items are counted, which may hold fewer weights.
     """
     taken = min(weights, AT_ONCE)
     runs = bits_at(data, at + (zrl + WEIGHT_BITS) * np.arange(taken), zrl)

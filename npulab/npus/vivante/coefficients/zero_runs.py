@@ -1,9 +1,9 @@
 """The zero runs of a Huffman stream (V8) with whole arrays: from tokens to values and back.
 
 The values of a stream are the two bytes with the number of kernels, then the weights less their
-zero point. Each byte of a stream has a token (``codes``), which says for which values it stands.
-The way of a byte says how it is written: by bit length, as it is, or by an entry of the table.
-Values and ways together give the tokens.
+zero point. Each coded byte has a token (see ``codes``), which says for which values the byte
+stands, and a way: by bit length, as it is, or by an entry of the table of runs. The tokens follow
+from values and ways.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from npulab.npus.vivante.coefficients.codes import (
     Coding,
 )
 
-# How a byte is written: by its length, as it is, or by entry n of the table (BY_ENTRY + n).
+# The ways to write a byte: by the bit length of its value, as it is, or as a run by entry n of the
+# table (BY_ENTRY + n).
 BY_LENGTH, AS_IT_IS, BY_ENTRY = 0, 1, 2
-# By byte: the bit length of its magnitude, as streams with zero runs count it.
+# By byte: the bit length of its magnitude, which is its two's complement if it is negative.
 LENGTHS = np.array([min(byte, 256 - byte).bit_length() for byte in range(256)])
-AS_IT_IS_COST = 2  # the cost of a zero that is written as it is, if a run costs 1
+AS_IT_IS_COST = 2  # the cost of a zero that is written as it is; a run costs 1
 
 
 def reaches(tokens: Array, entries: tuple[int, ...]) -> Array:
@@ -36,14 +37,15 @@ def reaches(tokens: Array, entries: tuple[int, ...]) -> Array:
 
 
 def go_round(reach: Array, needed: int) -> bool:
-    """True if the bytes stand for at least ``needed`` values, and those before the last two stand
-    for at most ``needed``. ``reach`` has the number of values of each byte."""
+    """True if all bytes stand for at least ``needed`` values, and all bytes except the last two for
+    at most ``needed``. ``reach`` has the number of values that each byte stands for."""
     total = int(reach.sum())
     return total - int(reach[-2:].sum()) <= needed <= total
 
 
 def expanded(tokens: Array, entries: tuple[int, ...]) -> Array:
-    """Return the values of a stream, the zeros that fill up its last pair included."""
+    """Return the values of a stream from its tokens and the lengths of runs (``entries``). They
+    include the zeros that fill up the last pair of bytes."""
     reach = reaches(tokens, entries)
     out = np.zeros(int(reach.sum()), np.uint8)
     literal = tokens < ENTRY
@@ -53,7 +55,7 @@ def expanded(tokens: Array, entries: tuple[int, ...]) -> Array:
 
 
 def ways(tokens: Array) -> Array:
-    """Return the way of each token's byte."""
+    """Return the way in which the byte of each token is written."""
     found = tokens // RAW
     runs = tokens >= ENTRY
     found[runs] += tokens[runs] % RAW
@@ -61,9 +63,8 @@ def ways(tokens: Array) -> Array:
 
 
 def tokens_of(values: Array, written: Array, entries: tuple[int, ...], core: int) -> Array:
-    """Return the tokens of a core's values. ``written`` states for each byte of the stream how it
-    is written: as a value, or as a run by the number of its entry. Raises ValueError if this does
-    not fit the values.
+    """Return the tokens of a core's values. ``written`` has the way of each coded byte, ``entries``
+    the lengths of runs. Raises ValueError if the ways do not fit the values.
     """
     written = written.astype(np.uint16)
     tokens, runs = RAW * written, written >= BY_ENTRY
@@ -81,16 +82,16 @@ def tokens_of(values: Array, written: Array, entries: tuple[int, ...], core: int
         sound = np.count_nonzero(literals) == np.count_nonzero(values)
     if not sound:
         raise ValueError(
-            f"coefficients: items: got ways for core {core} that do not go with its weights, "
-            "allowed are whole pairs of bytes with runs only where zero points are; without items "
-            "the encoder chooses them"
+            f"coefficients: items: got ways to write bytes of core {core} that do not fit its "
+            "weights, allowed are whole pairs of bytes with runs only where zero points are; "
+            "without items the encoder chooses the ways"
         )
     return tokens
 
 
 def choose_ways(values: Array, coding: Coding) -> Array:
-    """Return the way of each byte that writes the values of a core, with few bytes. A last element
-    has the free bits of the flush: 1 if the number of bytes is odd.
+    """Return the ways to write a core's values in few bytes: an element for each byte, fill of the
+    last pair included. One more element has the free bits of the flush: 1 if there is fill, else 0.
 
     The two bytes with the number of kernels are written without runs.
     """
@@ -101,8 +102,8 @@ def choose_ways(values: Array, coding: Coding) -> Array:
     by_length = np.zeros(RAW_LENGTH + 2, bool)
     by_length[[length for length in coding.symbols if 0 < length < RAW_LENGTH]] = True
     literal = np.where(by_length[LENGTHS[values[others]]], BY_LENGTH, AS_IT_IS)
-    # The number of the value at which each byte begins, and the way of the byte. All bytes of a
-    # segment have the segment's begin; the stable sort below keeps their order.
+    # By byte, `found` has its way and `places` the number of a value: of the byte's value or, for
+    # the runs of a segment of zeros, of the segment's first. A stable sort keeps the runs' order.
     places, found = [others], [literal]
     sizes, first = plan(coding.entries)
     while len(starts):
@@ -119,8 +120,8 @@ def choose_ways(values: Array, coding: Coding) -> Array:
 
 
 def segments(zeros: Array) -> tuple[Array, Array]:
-    """Return the begins and the lengths of the segments in which ``zeros`` is True. A segment that
-    is longer than the longest run is cut into pieces."""
+    """Return the begins and the lengths of the segments in which all of ``zeros`` is True. Segments
+    that are longer than the longest run are cut into pieces."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], zeros, [False]]).view(np.int8)))
     starts, ends = edges[::2], edges[1::2]
     pieces = (ends - starts - 1) // LONGEST + 1
@@ -130,8 +131,8 @@ def segments(zeros: Array) -> tuple[Array, Array]:
 
 
 def plan(entries: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return two arrays, indexed by a number of zeros up to the longest run: the length of the run
-    that is written first, as often as it fits, and the way of that run."""
+    """Return two arrays that say how to write 0 to ``LONGEST`` zeros, indexed by the number of
+    zeros: the length of the run that is written first, as often as it fits, and its way."""
     lengths = np.arange(LONGEST + 1)
     cost, sizes = AS_IT_IS_COST * lengths, np.ones(LONGEST + 1, np.int64)
     first = np.full(LONGEST + 1, AS_IT_IS)
@@ -145,14 +146,15 @@ def plan(entries: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def choose_entries(lengths: Array, count: int) -> list[int]:
-    """Return the lengths of at most ``count`` runs that write segments of zeros with few bytes.
-    ``lengths`` has the length of each segment. Each step takes the run that saves most."""
+    """Return the lengths of at most ``count`` runs that write segments of zeros in few bytes.
+    ``lengths`` has the length of each segment. Each turn adds the run that saves most bytes."""
     often = np.bincount(lengths, minlength=LONGEST + 1)
     every = np.arange(LONGEST + 1)
     cost, out = AS_IT_IS_COST * every, list[int]()
     runs = every[1:, None]
     while len(out) < count:
-        # The costs: a row for each length of a run, a column for each number of zeros.
+        # The costs with one more run: a row for each length of this run, a column for each number
+        # of zeros to write.
         with_it = every // runs + cost[every % runs]
         saved = (np.maximum(cost - with_it, 0) * often).sum(1)
         best = int(saved.argmax())

@@ -2,8 +2,9 @@
 
 ``structures.csv`` has the layouts, ``sections.csv`` the sections by number. A file holds a network:
 its operations, the instructions of the NN and TP units, the command streams that start them, and
-the coefficients. Its patches list all words that are addresses, which the driver fills in. The
-format was found in files that the compiler made of layers of our own, not read from source text.
+the coefficients. Its patches list all words that are addresses; the driver fills in these words.
+The format was found in files that the compiler made of layers of our own, not read from source
+text.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from npulab.npus.kit import WORD_BYTES, read_table, refuse_if
 HERE = Path(__file__).parent
 MAGIC, VERSION = b"VPMN", 0x00020005
 MOST_BYTES = 2**30
-# More than any network has: they bound the memory and time that a broken file costs.
+# Bounds of the memory and time that a broken file costs: more than any network has.
 MOST_SECTIONS, MOST_RECORDS = 256, 2**18
-INSTRUCTION = 48 * WORD_BYTES  # bytes of an instruction of the NN unit or of one TP core
+INSTRUCTION = 48 * WORD_BYTES  # bytes of an instruction, for the NN unit or for one TP core
 MOST_CORES = 16
-NONE = 2**32 - 1  # the number of a layer or command stream where there is none
+NONE = 2**32 - 1  # this number means that an operation has no layer or no command stream
 KINDS = {"u4": "<u4", "u8": "<u8", "i4": "<i4", "f4": "<f4", "s": "S"}
 BUFFER = "buffer"
 UNNAMED = re.compile(r"w\d+")  # fields of structures that nobody named; they are 0 in all files
@@ -55,8 +56,9 @@ KNOWN = {int(row["number"]): row for row in read_table(HERE / "sections.csv")}
 
 @dataclass(frozen=True)
 class Section:
-    """A section: ``place`` is the byte of the file at which it begins, ``item`` the size of an item
-    in bytes, as the section's header states it, ``kept`` the part of a capture that holds it."""
+    """A section of a file. ``place`` is the byte of the file at which it begins. ``address``,
+    ``align`` and ``item`` (the bytes of an item) are as its header states them. ``kept`` names the
+    part of a capture that holds the section, ``data`` are its bytes."""
 
     number: int
     name: str
@@ -73,11 +75,12 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A file. ``records`` has the table of each section by its name; the table is empty if the file
-    lacks the section.
+    """A file as read. ``records`` has the table of records of each section by the section's name;
+    it is empty if the file lacks the section. ``nn`` and ``tp`` are instructions. ``crc`` is the
+    checksum that the header states, ``crc_found`` the checksum of the file's bytes.
 
-    ``headers`` has the bytes of all headers if one of their words without a name is not 0.
-    ``between`` has the bytes outside of all headers and sections if one of these bytes is not 0.
+    ``headers`` has the bytes of all headers if a header field that nobody named is not 0.
+    ``between`` has the bytes outside of all headers and sections if one of them is not 0.
     """
 
     pid: int
@@ -91,7 +94,8 @@ class Graph:
     between: bytes
 
     def parts(self, table: str, of: str) -> list[bytes]:
-        """The bytes of section ``of``, cut into the entries whose places ``table`` states."""
+        """The bytes of section ``of``, cut into entries; the section ``table`` states the first
+        byte and the size of each entry."""
         return _parts(self.records[table], self.sections.get(table), self.sections.get(of), of)
 
 
@@ -144,7 +148,7 @@ def read(data: bytes) -> Graph:
 
 
 def _record(data: bytes, name: str, at: int) -> Any:
-    """The record of a structure at a byte of the file."""
+    """Return the record at byte ``at`` of the file, of the structure ``name``."""
     structure = STRUCTURES[name]
     refuse_if(
         at + structure.itemsize > len(data),
@@ -156,8 +160,8 @@ def _record(data: bytes, name: str, at: int) -> Any:
 
 
 def _section_heads(data: bytes, head: Any) -> tuple[Array, list[Span]]:
-    """Return the headers of the sections, and where all headers of the file lie; raises ValueError
-    for a number of a section that comes twice."""
+    """Return the headers of the sections, and where all headers of the file lie. Raises ValueError
+    for headers outside of the file, and for two sections of one number."""
     at, count = int(head["parts"]), int(head["part_count"])
     refuse_if(count != 1, "header at byte 0x20", f"{count} parts", "is 1")
     size = STRUCTURES["part"].itemsize
@@ -193,8 +197,8 @@ def _section(data: bytes, row: Any) -> Section:
     name = known["name"]
     if place + size > len(data):
         raise ValueError(
-            f"section {number} ({name}) at byte {place:#x}: got {size} bytes, allowed are the "
-            f"{max(len(data) - place, 0)} that the file has from there on"
+            f"section {number} ({name}) at byte {place:#x}: got {size} bytes, allowed are at most "
+            f"the {max(len(data) - place, 0)} from this byte to the file's end"
         )
     return Section(
         number,
@@ -227,7 +231,8 @@ def _apart(spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 def _between(data: bytes, ends: Sequence[tuple[int, int]]) -> bytes:
-    """Return the bytes outside of the spans; if all of them are 0, return no bytes."""
+    """Return the bytes outside of the spans ``ends`` (first byte, byte after the last); no bytes if
+    all of them are 0."""
     found, end = bytearray(), 0
     for first, after in (*ends, (len(data), len(data))):
         found += data[end:first]
@@ -238,11 +243,12 @@ def _between(data: bytes, ends: Sequence[tuple[int, int]]) -> bytes:
 
 
 def _records(section: Section | None, structure: np.dtype[Any]) -> Array:
-    """Return the records of a table; raises ValueError unless they fill the section."""
+    """Return the records of a section; none without the section. Raises ValueError unless whole
+    records fill the section."""
     if section is None:
         return np.zeros(0, structure)
     size = structure.itemsize
-    if section.name == "network_info":  # a record, and bytes that nobody named
+    if section.name == "network_info":  # one record, then bytes of unknown meaning
         refuse_if(len(section.data) < size, section, len(section.data), f"are {size} bytes")
         return np.frombuffer(section.data, structure, 1)
     refuse_if(section.item != size, section, f"items of {section.item} bytes", f"are {size}")
@@ -254,7 +260,7 @@ def _records(section: Section | None, structure: np.dtype[Any]) -> Array:
 
 
 def _cores(section: Section | None) -> int:
-    """Return how many instructions an item of the TP section has, one for each core."""
+    """Return the number of TP cores: an item of the TP section has an instruction for each core."""
     if section is None:
         return 1
     cores, rest = divmod(section.item, INSTRUCTION)
@@ -281,7 +287,9 @@ def _instructions(section: Section | None, cores: int) -> Array:
 
 
 def _parts(table: Array, stated: Section | None, section: Section | None, name: str) -> list[bytes]:
-    """Return the entries of a section; two entries of the same bytes share them."""
+    """Return the bytes of each entry of ``section``. ``table`` has (first byte, size) of each
+    entry, from the section ``stated``. Raises ValueError for entries outside of the section, and
+    for entries that overlap without being equal."""
     if stated is None:
         return []
     data = b""
@@ -295,7 +303,7 @@ def _parts(table: Array, stated: Section | None, section: Section | None, name: 
         if after > len(data):
             raise ValueError(
                 f"{where}: got bytes {first:#x} to {after:#x}, allowed are the {len(data):#x} "
-                f"of {name}"
+                f"bytes of section {name}"
             )
         if (first, size) not in parts:
             parts[first, size] = data[first:after]
@@ -305,6 +313,6 @@ def _parts(table: Array, stated: Section | None, section: Section | None, name: 
 
 
 def is_odd(table: Any) -> bool:
-    """True if a field of records that nobody named is not 0."""
+    """True if a field without a name (``w`` and a number) is not 0 in one of the records."""
     unnamed = filter(UNNAMED.fullmatch, table.dtype.names)
     return any(np.any(table[name]) for name in unnamed)

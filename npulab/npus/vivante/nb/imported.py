@@ -1,9 +1,10 @@
 """Imports network binary graphs (``.nb``): a capture per file, with a job for each instruction.
 
-The jobs are in the order of their operations. An NN or TP job has the words of its map. Its start
-is a job too, with the states that its command stream loads; the start of that one has the words
-that follow the map in the instruction. Operations of other units are jobs of the blocks SH and OP.
-Words that are addresses are 0 in a file; the table ``patches`` of the parameters names them.
+The jobs are in the order of their operations. An NN or TP job has the words of its block's map. Its
+``start`` is a job with the states that the command stream loads. The ``start`` of this start has
+the further words of the instruction, which follow those of the map. Operations of other units are
+jobs of the blocks SH and OP. Words that are addresses are 0 in a file; the table ``patches`` of the
+parameters names them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from npulab.support.text import Row, visible
 START_UP, COMMAND_STREAM = "start-up", "command stream"
 STATE, COEFFICIENTS, COEF_DATA = "STATE", "coefficients", "coef_data"
 CHECKSUMS, OPERATIONS, ENTRIES = "checksums", "operations", "coefficient_entries"
-# Bounds of the work that a broken file costs: far more than any network has.
+# Bounds of the work that a broken file causes: far more than any network has.
 MOST_JOBS, MOST_STATES = 2**15, 2**20
 MOST_DIMS = 6
 # The NN fields whose words hold the addresses of tensors and coefficients.
@@ -55,9 +56,10 @@ States = list[tuple[int, int]]
 
 
 class Operation(NamedTuple):
-    """An operation: its ``number`` in the file, the name of its kind, the block of its jobs, and
-    its record as words. ``item``, ``layer`` and ``states`` are numbers of records in other
-    sections, None if the operation has no such record."""
+    """An operation of a network: its ``number`` in the file, the name of its kind, the block of its
+    jobs, its patches by number, and its record as words. ``item``, ``layer`` and ``states`` are
+    numbers of its instruction, layer and command stream in other sections; ``layer`` and ``states``
+    may be None."""
 
     number: int
     kind: str
@@ -70,10 +72,11 @@ class Operation(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A command stream: the states that it loads, and which of its words sets which state."""
+    """A command stream: the states (offset, value) that it loads in order, and the offset of the
+    state that each word sets."""
 
     states: States
-    places: Mapping[int, int]  # offset of the state by number of the word
+    places: Mapping[int, int]  # key: number of the word; value: offset of the state that it sets
 
 
 def recognises(path: Path) -> bool:
@@ -84,8 +87,8 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> dict[str, Capture]:
     """Return the capture of a file, by the file's name.
 
-    A UserWarning says if the chip of the file's PID is not known. Raises ValueError with file,
-    section and byte for a broken file.
+    Gives a UserWarning if the chip of the file's PID (product number) is not known. Raises
+    ValueError with file, section and byte for a broken file.
     """
     data = read_bounded(path, file.MOST_BYTES)
     with refusing(path):
@@ -93,8 +96,8 @@ def read(path: Path) -> dict[str, Capture]:
     pid = capture.parameters["pid"]
     if pid not in PIDS:
         warnings.warn(
-            f"{path}: PID {pid:#x} is not in the table of chips, the words are read as of "
-            f"{capture.chip}; say --chip if it is another chip",
+            f"{path}: PID {pid:#x} is not in the table of chips, the words are read as those of "
+            f"{capture.chip}; give --chip if it is another chip",
             stacklevel=3,
         )
     return {capture.name: capture}
@@ -103,10 +106,10 @@ def read(path: Path) -> dict[str, Capture]:
 def capture_of(graph: Graph, name: str, source: str = "") -> Capture:
     """Return the capture of a graph.
 
-    The coefficients of a file's only NN job are the buffer ``coefficients``. If a file has several
-    NN jobs, the buffer ``coef_data`` has all coefficients, and the table ``coefficient_entries`` of
-    the parameters says where the coefficients of each job lie. Raises ValueError for numbers that
-    lead to no record."""
+    If a file has one NN job, its coefficients are the buffer ``coefficients``. If it has several,
+    the buffer ``coef_data`` has all coefficients, and the table ``coefficient_entries`` of the
+    parameters says where the coefficients of each job lie. Raises ValueError for a number of a
+    record that the file does not have."""
     chip = chip_of(graph)
     registers = maps(chip)
     operations = list(_operations(graph))
@@ -144,8 +147,8 @@ def capture_of(graph: Graph, name: str, source: str = "") -> Capture:
 
 
 def chip_of(graph: Graph) -> str:
-    """Return the chip of a graph's PID; for an unknown PID the first chip of the generation that
-    its first NN instruction shows."""
+    """Return the chip of a graph's PID. For an unknown PID return the usual chip (V7), or the first
+    chip with V8 if the first NN instruction shows V8."""
     if graph.pid in PIDS:
         return PIDS[graph.pid]["chip"]
     registers = maps(USUAL_CHIP)["NN"]
@@ -157,8 +160,8 @@ def chip_of(graph: Graph) -> str:
 
 
 def claims(capture: Capture) -> list[Claim]:
-    """Return a claim for each checksum that a file states of itself; none for a capture that npulab
-    changed."""
+    """Return a claim (stated and found) for each checksum that the imported file states; none for a
+    capture that was changed since."""
     rows: Any = capture.parameters.get(CHECKSUMS)
     if capture.changed or not is_records(rows):
         return []
@@ -171,10 +174,10 @@ def claims(capture: Capture) -> list[Claim]:
 
 def split(capture: Capture) -> list[Capture]:
     """Return a capture for each layer of a network: the layer's jobs in order and, if it has
-    exactly one NN job, the coefficients.
+    exactly one NN job, the job's coefficients.
 
-    Its name is the name of ``capture`` with the number of the layer. A capture that is not from a
-    ``.nb`` file, or has a single layer, is returned as it is."""
+    A layer's capture has the name of ``capture`` with the layer's number. If ``capture`` is not
+    from a ``.nb`` file or has a single layer, the list has ``capture`` alone."""
     rows = capture.parameters.get(OPERATIONS, ())
     layers: dict[int, list[int]] = {}
     for row in rows:
@@ -203,7 +206,8 @@ def split(capture: Capture) -> list[Capture]:
 
 
 def _operations(graph: Graph) -> Iterator[Operation]:
-    """Yield the operations; ValueError for a number that leads to no record."""
+    """Yield the operations of a file. Raises ValueError for a number of a layer, command stream or
+    patch that the file does not have."""
     section = graph.sections.get("operation_info")
     table = graph.records["operation_info"]
     limits = {
@@ -258,7 +262,7 @@ def _streams(graph: Graph, operations: Sequence[Operation]) -> list[Stream]:
         f"{sum(sizes)} bytes of command streams that operations send",
         f"are at most {WORD_BYTES * MOST_STATES}",
     )
-    # most operations of a network send the same words, so each stream is read once
+    # Many operations of a network send the same words, so equal streams are read once.
     known: dict[bytes, Stream] = {}
     for number, part in enumerate(parts):
         if part in known:
@@ -287,9 +291,9 @@ def _jobs(
     streams: Sequence[Stream],
     registers: Mapping[str, RegisterMap],
 ) -> tuple[list[Job], list[range]]:
-    """Return the jobs in order, and the numbers of each operation's jobs.
+    """Return the jobs in order, and for each operation the range of its jobs' numbers.
 
-    The states of the start-up stand before the states of the first job, as the driver sends
+    The states of the start-up come before the states of the first job, as the driver sends
     them."""
     names = [_name(row["name"]) for row in graph.records["layer_info"]]
     begun: States = []
@@ -331,8 +335,8 @@ def _instructions(
     label: str,
     start: Job | None,
 ) -> Iterator[Job]:
-    """Yield the jobs of an operation: a single job, or a job for each TP core that its instruction
-    has words for. ``start`` are the operation's states, with which the first job starts."""
+    """Yield the jobs of an operation: a single job, or a job for each TP core that has an
+    instruction. ``start`` has the operation's states, which start its first job."""
     block = operation.block
     if block == OTHER:
         yield Job(OTHER, np.array(operation.record), start=start, label=label)
@@ -367,8 +371,9 @@ def _of_cores(
 
 
 def _behind(start: Job | None, rest: Job) -> Job:
-    """Return the start of a job: its states. The start of this start has the words of the job's
-    instruction that the block's map does not have."""
+    """Return the start of a job: ``start``, which has its states, and as the start of this start
+    ``rest``, which has the words of the instruction behind those of the map. Without ``start``,
+    return ``rest``."""
     if start is None:
         return rest
     return replace(start, start=rest)
@@ -384,8 +389,8 @@ def _patches(
     streams: Sequence[Stream],
     registers: Mapping[str, RegisterMap],
 ) -> Iterator[Row]:
-    """Yield a row for each word that the driver fills in: the job and field that it belongs to, or
-    the part of the start-up, and the source of the address."""
+    """Yield a row for each word that the driver fills in with an address: the job and field of the
+    word, or the part of the start-up, and what the address points to (``source``)."""
     owners = _owners(graph, operations)
     names = {block: _address_names(table) for block, table in registers.items()}
     for number, row in enumerate(graph.records["patch_data"].tolist()):
@@ -412,8 +417,8 @@ def _patches(
 def _refuse_patches(
     where: str, first: int, count: int, claimed: int, patches: int, owners: str
 ) -> None:
-    """Raise ValueError for ``count`` patches from ``first`` on that the file's ``patches`` do not
-    hold, or if all ``owners`` so far claim more than there are."""
+    """Raise ValueError if the file does not have ``count`` patches from number ``first`` on, or if
+    all ``owners`` so far claim more (``claimed``) than the ``patches`` of the file."""
     refuse_if(
         first + count > patches or claimed > patches,
         f"{where}: patches",
@@ -423,7 +428,8 @@ def _refuse_patches(
 
 
 def _owners(graph: Graph, operations: Sequence[Operation]) -> dict[int, Operation | str]:
-    """Return the operation, or the part of the start-up, that each patch belongs to."""
+    """Return the operation, or the name of the part of the start-up, that each patch belongs to, by
+    the patch's number."""
     owners: dict[int, Operation | str] = {}
     section = graph.sections.get("hw_init_operation")
     count, claimed = len(graph.records["patch_data"]), 0
@@ -439,8 +445,8 @@ def _owners(graph: Graph, operations: Sequence[Operation]) -> dict[int, Operatio
 
 
 def _address_names(registers: RegisterMap) -> dict[int, str]:
-    """Return a name for each word of a map, by its offset: the name of the word's address field or,
-    without one, of its widest field."""
+    """Return a name for each word of a map, by the word's offset: the name of its address field or,
+    if it has none, of its widest field."""
     widths: dict[int, int] = {}
     names = {}
     for item in registers:
@@ -462,7 +468,8 @@ def _word_of(
     streams: Sequence[Stream],
     names: Mapping[str, Mapping[int, str]],
 ) -> tuple[int | None, str]:
-    """Return the job and the field of a word of an operation; None and "" if it has none."""
+    """Return the number of the job, and the name of the field, that a word of an operation belongs
+    to; None and "" if no job has the word. ``byte`` is the word's byte in ``place``."""
     if place == COMMAND_STREAM and operation.states is not None:
         offset = streams[operation.states].places.get(byte // WORD_BYTES)
         if not tasks or offset is None:
@@ -483,8 +490,9 @@ def _word_of(
 def _coefficients(
     graph: Graph, jobs: Sequence[Job], patches: Sequence[Row]
 ) -> tuple[list[Row], dict[str, bytes]]:
-    """Return a row for each entry of the coefficients, with the NN job that reads it, and their
-    buffers: ``coefficients`` of the only NN job, and the whole section if it has more."""
+    """Return two things: a row for each entry of the coefficients, with the NN job that reads it,
+    and buffers by name. The buffers are ``coefficients``, if the file has one NN job, and the whole
+    section ``coef_data``, if it has other bytes."""
     parts = graph.parts("coef_data_table", COEF_DATA)
     readers: dict[int, int] = {}
     for row in patches:
@@ -510,8 +518,9 @@ def _coefficients(
 
 
 def _kept(graph: Graph) -> dict[str, bytes]:
-    """Return what is kept as it is: sections that nothing else holds, tables with a word that is
-    not 0 and has no name, bytes that no section holds."""
+    """Return the bytes, by buffer name, that a capture keeps as they are: sections that are not
+    read into jobs or parameters; tables and headers with a field that is not 0 and that nobody
+    named; and bytes outside of sections."""
     buffers = {}
     for section in graph.sections.values():
         table = graph.records.get(section.name)
@@ -553,7 +562,7 @@ def _described(section: Section) -> Row:
 
 
 def _checksums(graph: Graph) -> Iterator[Row]:
-    """Yield the checksums that the file states, and what was found."""
+    """Yield a row for each checksum that the file states, with the checksum of the bytes."""
     yield {"of": "the file", "stated": f"{graph.crc:#010x}", "found": f"{graph.crc_found:#010x}"}
     by_number = {section.number: section for section in graph.sections.values()}
     found: dict[int, int] = {}
@@ -598,7 +607,8 @@ def _layers(graph: Graph) -> Iterator[Row]:
 
 
 def _listed(operations: Sequence[Operation], tasks: Sequence[range]) -> list[Row]:
-    """Return the operations as rows, with the number of the first job and how many jobs follow."""
+    """Return the operations as rows: ``task`` is the number of the operation's first job, None
+    without jobs, and ``tasks`` is how many jobs it has."""
     rows: list[Row] = []
     for operation, own in zip(operations, tasks, strict=True):
         first = None
@@ -625,8 +635,9 @@ def _scales(
     tensors: Sequence[Row],
     registers: Mapping[str, RegisterMap],
 ) -> dict[str, float]:
-    """Return the scales of a file's one job, if it is an NN job from an input to an output of the
-    network; that of the weights is what its words and the two others leave."""
+    """Return the scales, by name, of a file whose only job is an NN job from an input to an output
+    of the network; nothing for other files. The weights' scale follows from the job's multiplier
+    and shift and the other two scales."""
     if [job.block for job in jobs] != ["NN"]:
         return {}
     scales = {}
@@ -644,7 +655,8 @@ def _scales(
 
 
 def _code(of: str, code: int) -> str:
-    """Return the name of a code. If nobody named it, return ``of`` and its number, as a text."""
+    """Return the name of ``code`` in the group ``of`` of codes.csv, such as ``format``; the group
+    and the number, as a text, if the code has no name."""
     row = CODES[of].get(code)
     if row is None:
         return f"{of} {code}"
@@ -652,5 +664,5 @@ def _code(of: str, code: int) -> str:
 
 
 def _name(text: bytes) -> str:
-    """Return a name of the file as text on one line."""
+    """Return a name in the file, which a zero byte ends, as a text of one line."""
     return " ".join(visible(text.split(b"\0")[0].decode("utf-8", "replace")).split())
