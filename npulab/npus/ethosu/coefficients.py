@@ -1,8 +1,8 @@
 """Weights, biases and multipliers of a capture's convolutions, decoded and encoded again.
 
-A job reads a stream of weights and, for each output channel, a record of 10 bytes: the bias of 40
-bits, the multiplier of 32, the right shift of 6. A part with two cores gives each core every
-second output channel, with a stream and records of its own. Source: V (``sources.csv``).
+A job reads a stream of weights and, for each output channel, a record of 10 bytes: a bias of 40
+bits, a multiplier of 32 bits and a right shift of 6 bits. A chip with two cores gives each core
+every second output channel, with a stream and records of its own. Source: V (``sources.csv``).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from npulab.npus.ethosu.traversal import Order
 from npulab.npus.ethosu.weights import decode, encode_slices, slices
 from npulab.npus.kit import Capture, Unsupported, buffer_of
 
-# The bias has 40 bits: 32 low, 8 high.
+# The bias has 40 bits: ``low`` are its bits 0 to 31, ``high`` its bits 32 to 39.
 RECORD = np.dtype([("low", "<u4"), ("high", "i1"), ("multiplier", "<u4"), ("right_shift", "u1")])
-OUTPUTS = "outputs_at_once"  # feature: output channels of the smallest block
-INPUTS = 8  # input channels of the smallest block
-CORES = ("", "1")  # the number of a core in the names of its registers
+OUTPUTS = "outputs_at_once"  # the feature that states the output channels of a small block
+INPUTS = 8  # the input channels of a small block
+CORES = ("", "1")  # by core: what follows WEIGHT or SCALE in the names of its registers
 
 
 class Records(NamedTuple):
-    """Bias, multiplier and right shift of each output channel ``(n,)`` int64."""
+    """The bias, multiplier and right shift of each output channel, arrays ``(n,)`` int64."""
 
     bias: Array
     multiplier: Array
@@ -45,7 +45,7 @@ class Records(NamedTuple):
         return cls(bias, rows["multiplier"].astype(np.int64), rows["right_shift"].astype(np.int64))
 
     def encoded(self) -> bytes:
-        """Return the bytes of the records."""
+        """Return the records as bytes, 10 for each channel; the inverse of ``of``."""
         rows = np.empty(len(self.bias), RECORD)
         rows["high"], rows["low"] = np.divmod(self.bias, 2**32)
         rows["multiplier"] = self.multiplier
@@ -56,9 +56,9 @@ class Records(NamedTuple):
 class CorePart(NamedTuple):
     """The share of a job that one core computes.
 
-    Its output channels are numbers among the layer's; ``order`` is the order of its weights. The
-    places of its stream and records count bytes of the buffer of coefficients; ``moved`` are
-    the tasks that moved stream and records from there.
+    ``channels`` are the core's output channels, by their numbers in the layer; ``order`` is the
+    order of its weights. ``stream`` and ``records`` are ranges of bytes of the coefficient buffer;
+    ``moved`` are the numbers of the DMA jobs that moved these bytes.
     """
 
     channels: slice
@@ -69,17 +69,19 @@ class CorePart(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """The number of output channels."""
+        """The number of output channels that the core computes."""
         return len(range(self.channels.stop)[self.channels])
 
 
 def parts_of(capture: Capture, operation: Operation) -> Iterator[CorePart]:
-    """Yield the parts of a convolution's jobs; raise Unsupported for a chip whose streams are not
-    known, and for coefficients that were not moved to the place where a job reads them."""
+    """Yield each core's part of each job of a convolution. Raises Unsupported for a chip whose
+    order of weights is not known, and for coefficients that were not moved to the place where a job
+    reads them."""
     features = FACTS.features(capture.chip)
     if OUTPUTS not in features:
         raise Unsupported(
-            f"chip: got {capture.chip}, allowed is a chip whose order of weights is known"
+            f"chip: got {capture.chip}, allowed is a chip whose order of weights is known: one "
+            "with the feature outputs_at_once in chips.csv"
         )
     of_chip = features.get("cores", 1)
     v = operation.first
@@ -95,7 +97,7 @@ def parts_of(capture: Capture, operation: Operation) -> Iterator[CorePart]:
     for task, job, outputs in zip(operation.tasks, operation.jobs, operation.slices, strict=True):
         cores = min(of_chip, outputs)
         for core in range(cores):
-            # With n = ``of_chip`` cores, a core takes every n-th output channel of a block.
+            # If the chip has n cores (``of_chip``), a core takes every n-th output of a block.
             depth = (job["OFM_BLK_DEPTH_M1"] + of_chip - core) // of_chip
             stream, moved = _core_place(capture, task, job, "WEIGHT", core)
             records, records_moved = _core_place(capture, task, job, "SCALE", core)
@@ -108,8 +110,8 @@ def parts_of(capture: Capture, operation: Operation) -> Iterator[CorePart]:
 def _core_place(
     capture: Capture, task: int, job: Words, data: str, core: int
 ) -> tuple[slice, list[int]]:
-    """Return where a core's weights or scales lie in the buffer of coefficients, and the tasks that
-    moved them from there.
+    """Return the bytes of the coefficient buffer that hold a core's weights (``data`` is WEIGHT) or
+    records (SCALE), and the numbers of the DMA jobs that moved them.
     """
     name = f"{data}{CORES[core]}"
     size = job[f"{name}_LENGTH"]
@@ -118,11 +120,11 @@ def _core_place(
 
 
 def weights_and_records(capture: Capture, operation: Operation) -> tuple[Array, Records]:
-    """Return the weights ``OHWI int16`` (depthwise ``1HWC``), less their zero point, and the
-    records of a convolution's output channels.
+    """Return a convolution's weights ``OHWI int16`` (depthwise ``1HWC``), less their zero point,
+    and the records of its output channels.
 
-    Raises ValueError for a stream that has more or fewer weights than the layer, or records that
-    have no room for its channels.
+    Raises ValueError for a stream that has more or fewer weights than the layer, and for records
+    that are fewer than its channels.
     """
     data = buffer_of(capture, "coefficients")
     parts = list(parts_of(capture, operation))
@@ -141,8 +143,8 @@ def weights_and_records(capture: Capture, operation: Operation) -> tuple[Array, 
         size = part.outputs * RECORD.itemsize
         if len(stored) < size:
             raise ValueError(
-                f"SCALE_LENGTH: got {len(stored)} bytes, allowed for {part.outputs} output "
-                f"channels are at least {size}"
+                f"SCALE_LENGTH: got {len(stored)} bytes of records, allowed for {part.outputs} "
+                f"output channels are at least {size} bytes"
             )
         records[:, part.channels] = Records.of(stored[:size])
     if v.command == "depthwise":
@@ -151,8 +153,8 @@ def weights_and_records(capture: Capture, operation: Operation) -> tuple[Array, 
 
 
 def recode(capture: Capture) -> bytes:
-    """Return the coefficient buffer with every stream and every record decoded and encoded again;
-    bytes outside streams and records keep their values.
+    """Return the coefficient buffer after decoding every stream and every record and encoding it
+    again; bytes outside streams and records keep their values.
     """
     data = bytearray(buffer_of(capture, "coefficients"))
     for operation in operations(capture):

@@ -1,5 +1,5 @@
-"""Importer of the files that Vela writes: a ``.tflite`` file whose custom operator holds a payload,
-or a payload alone."""
+"""Imports the files that Vela writes: a ``.tflite`` file whose custom operator holds a driver
+payload, or a payload alone."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from npulab.npus.kit import Capture, first_bytes, read_bounded
 
 OPERATOR = "CUSTOM(ethos-u)"
 MOST_BYTES = 2**28
-STREAM, WEIGHTS = 0, 1  # the operator's first inputs; the tensors of the network follow
+STREAM, WEIGHTS = 0, 1  # numbers of the custom operator's inputs: the payload, the coefficients
 PAYLOAD = MAGIC.to_bytes(4, "little")
 
 
 def recognises(path: Path) -> bool:
-    """Return true for a payload, or a model with an operator for the NPU."""
+    """Return true for a driver payload, and for a model with a custom operator for the NPU."""
     if first_bytes(path, 4) == PAYLOAD:
         return True
-    # Most models do not have the name at all, which is quicker to find out than their operators.
+    # Most models do not contain the operator's name. A search for it is quicker than reading the
+    # operators.
     name = OPERATOR.removeprefix("CUSTOM(").removesuffix(")").encode()
     if not is_model(path) or name not in read_bounded(path, MOST_BYTES):
         return False
@@ -35,8 +36,8 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """Return a capture for each operator of the NPU, by the file's name and, if there are several,
-    the operator's number."""
+    """Return a capture for each custom operator of the NPU, by the file's name; if there are
+    several, by the file's name and the operator's number."""
     data = read_bounded(path, MOST_BYTES)
     if data[:4] == PAYLOAD:
         return {path.stem: _capture(path, path.stem, data, b"")}
@@ -55,7 +56,8 @@ def read(path: Path) -> dict[str, Capture]:
 
 
 def _input(graph: Model, inputs: Sequence[int], place: int) -> bytes:
-    """Return the bytes of an operator's input, empty if it has none."""
+    """Return the bytes of input number ``place`` of an operator; no bytes if the operator has no
+    such input or the model holds no data for it."""
     if len(inputs) <= place:
         return b""
     tensor = inputs[place]

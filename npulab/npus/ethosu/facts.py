@@ -2,7 +2,7 @@
 
 from npulab.npus.kit import Facts
 
-# The block of operations, and the block that moves weights and tensors before them.
+# Blocks: of jobs that compute, and of jobs that move weights and tensors to where others read them.
 REGISTERS, DMA = "NPU", "DMA"
 FACTS = Facts.beside(
     __file__, {REGISTERS: "registers.csv", DMA: "dma.csv"}, sparse=(REGISTERS, DMA)

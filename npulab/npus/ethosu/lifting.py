@@ -1,4 +1,4 @@
-"""Layers from the jobs that a compiler wrote: each operation, and which tensors it reads."""
+"""Lifts layers from a compiler's jobs: finds each operation and the tensors that it reads."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from npulab.quant.rules import rule
 KERNEL, STRIDE = "KERNEL_{}_M1", "KERNEL_STRIDE.stride_{1}_m1"
 SO_FAR = "lift for ethosu: got {}, allowed {} so far"
 EXPECTED = SO_FAR.format("{got} in {name}", "is {allowed}")
-# The values of fields that a lift allows: PLAIN for every layer, PER_CHANNEL for a layer with a
-# multiplier per channel, whose outputs are rounded twice.
+# The values of fields that a lift allows. PLAIN: of jobs of every layer. PER_CHANNEL: of jobs with
+# a multiplier per channel and double rounding.
 PLAIN = {"IFM_UPSCALE.mode": (0,), "ACTIVATION.type": (0,)}
 PER_CHANNEL = {"OFM_PRECISION.scaling": (0,), "OFM_PRECISION.rounding": (0,)}
 NATURAL = 2  # the value of OFM_PRECISION.rounding in jobs that compute a mean
@@ -31,20 +31,22 @@ BROADCASTS = ("height", "width", "depth", "scalar")
 CODES = ("int8", "uint8")
 Properties = dict[str, Any]
 Pair = tuple[int, int]
-UNIT_COUNTS = (1, 0)  # multiplier and shift of an average whose windows the unit counts itself
+# The multiplier and shift of an average pool for which the unit counts the cells of each window.
+UNIT_COUNTS = (1, 0)
 BITS = RULE.fraction_bits
-LEFT = 20  # bits that an addition shifts 8-bit codes to the left
-# A search tries STEPS scales for a sum's output, next to each other in float32, up to 1.5 times the
-# first; it tries BLOCK of them at a time, which fit into the processor's cache.
+LEFT = 20  # an addition shifts 8-bit codes to the left by this many bits
+# `_sum_scales` tries STEPS scales for a sum's output: the first times 1 + n / FRACTION, which are
+# neighbours in float32, up to 1.5 times the first. BLOCK are tried at a time, as many as fit into
+# the processor's cache.
 STEPS, BLOCK, FRACTION = 2**22, 2**14, 2**23
 
 
 class Node(NamedTuple):
-    """An operation, its tasks and its place in the network.
+    """A layer of the network as its jobs show it: an operation, its tasks, and what it reads.
 
-    ``sources`` are the numbers of the nodes that it reads, -1 - n for the n-th input of the
-    network; ``shape`` is the shape of its first input. ``bounds``, ``zero`` (point) and ``dtype``
-    belong to its output.
+    ``sources`` are the numbers of the nodes whose outputs it reads, or -1 - n for input n of the
+    network. ``shape`` is the shape of its first input. ``bounds`` are the least and greatest code
+    of its output, ``zero`` is the output's zero point, ``dtype`` its type.
     """
 
     operation: Operation
@@ -59,14 +61,14 @@ class Node(NamedTuple):
 def lift(capture: Capture) -> Lifted:
     """Return the layer or the network of a capture's jobs, its input and output.
 
-    The jobs state only ratios of scales: a tensor's scale is 1 if nothing else states it, and
-    weights have the ratio. The buffers ``input`` and ``output`` hold rows of columns of channels.
-    Raises Unsupported for jobs that are not lifted yet, ValueError for words or streams that are
-    not a layer's.
+    Jobs state only ratios of scales. So a tensor whose scale follows from nothing else has scale 1,
+    and the weights' scale is the ratio times output scale / input scale. The buffers ``input`` and
+    ``output`` are in the order rows, columns, channels. Raises Unsupported for jobs that are not
+    lifted yet, ValueError for words or streams that are not a layer's.
     """
     found = nodes(capture)
-    # Layers are lifted from the last to the first: the layer that reads a tensor may state its
-    # scale.
+    # Layers are lifted from the last to the first, because a tensor's scale may follow from the
+    # layer that reads the tensor.
     scales: dict[int, float] = {}
     layers: list[Layer] = []
     for number in reversed(range(len(found))):
@@ -83,8 +85,8 @@ def lift(capture: Capture) -> Lifted:
 
 
 def split(capture: Capture) -> list[Capture]:
-    """Return a capture for each layer: its jobs, and the jobs that moved its coefficients
-    before."""
+    """Return a capture for each layer: its jobs, and the DMA jobs that moved its coefficients. A
+    capture of a single layer, or of jobs that are not lifted yet, is returned as it is."""
     try:
         found = nodes(capture)
     except Unsupported:
@@ -105,9 +107,9 @@ def split(capture: Capture) -> list[Capture]:
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
-    """Return the properties that tell layers apart: outputs, kernel, stride, bounds of the output,
-    zero points, and checksums of weights, biases and multipliers; nothing for a layer or capture
-    that is not lifted."""
+    """Return properties, by name, that tell layers apart, such as the number of outputs, kernel,
+    stride, bounds of the output, zero points, and checksums of weights, biases and multipliers. The
+    result is empty for a capture or kind of layer that cannot be lifted."""
     if isinstance(subject, Capture):
         try:
             return outline(lift(subject).layer)
@@ -118,7 +120,7 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
     if subject.dtype not in CODES:
         return {}
     properties: Properties = {"outputs": math.prod(subject.output_shape)}
-    # A fully connected layer may be run as a convolution, so its kind is left out.
+    # A fully connected layer may be run as a convolution, so its outline does not state its kind.
     if not isinstance(subject, FullyConnected):
         properties["operation"] = subject.op
     if isinstance(subject, Conv2D | Pool2D):
@@ -132,7 +134,8 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
 
 
 def _window_outline(layer: Conv2D | Pool2D) -> Properties:
-    """Return kernel, stride (0 along an axis of a single output) and padding before."""
+    """Return kernel, stride and the padding above and to the left, by name. The stride is 0 along
+    an axis with a single output, because any stride computes the same."""
     steps = list(layer.stride)
     for axis in range(2):
         if layer.output_shape[axis] == 1:
@@ -142,8 +145,8 @@ def _window_outline(layer: Conv2D | Pool2D) -> Properties:
 
 
 def _sum_outline(layer: Add) -> Properties:
-    """Return, for both inputs of a sum, the scale divided by the output's scale, and the zero
-    point.
+    """Return, for each of a sum's two inputs, its scale divided by the output's scale and its zero
+    point, by name.
     """
     properties: Properties = {}
     for name, q in (("first", layer.input_q), ("second", layer.other_q)):
@@ -154,8 +157,9 @@ def _sum_outline(layer: Add) -> Properties:
 
 
 def _weights_outline(layer: Conv2D | FullyConnected) -> Properties:
-    """Return zero points, and checksums of weights, biases and multipliers."""
-    # A model's fully connected layer forms the product of two scales in float32.
+    """Return zero points, and checksums of weights, biases and multipliers, by name."""
+    # The multiplier of a fully connected layer of a model is made from a product of scales in
+    # float32. A lifted layer, whose scales are ratios, has input scale 1.
     if layer.op == "fully_connected" and layer.input_q.scale != 1:
         factors = multipliers(layer, rule("gemmlowp:P"), 0, len(layer.bias))
     else:
@@ -176,10 +180,10 @@ def _weights_outline(layer: Conv2D | FullyConnected) -> Properties:
 
 
 def nodes(capture: Capture) -> list[Node]:
-    """Return the operations of a capture and the tensors that each reads.
+    """Return a node for each layer of a capture, in order.
 
-    An operation that only clamps its input is part of the node before it. Raises Unsupported for
-    an operation that reads parts of tensors, or a tensor in a ring of rows.
+    An operation that only clamps its input becomes part of the node that wrote the input. Raises
+    Unsupported for an operation that reads a part of a tensor or several tensors at once.
     """
     found: list[Node] = []
     written: list[tuple[Tensor, int]] = []
@@ -207,7 +211,9 @@ def nodes(capture: Capture) -> list[Node]:
 
 
 def _source(read: Tensor, written: list[tuple[Tensor, int]], given: list[Pair]) -> int:
-    """Return the node that wrote a tensor, or -1 - n for the n-th tensor that no node wrote."""
+    """Return the number of the node that wrote the tensor ``read``, or -1 - n for input n of the
+    network. ``written`` are tensors with the node that wrote them, ``given`` the places of the
+    inputs found so far."""
     found = [entry for entry in written if entry[0].overlaps(read)]
     if not found:
         place = (read.region, read.base)
@@ -216,19 +222,20 @@ def _source(read: Tensor, written: list[tuple[Tensor, int]], given: list[Pair]) 
         return -1 - given.index(place)
     tensor, number = found[-1]
     same = (tensor.row, tensor.step, tensor.shape[2]) == (read.row, read.step, read.shape[2])
-    # Jobs of a sum fold rows and columns, so that only the number of elements must agree.
+    # The jobs of a sum may state other rows and columns, so only the number of elements must agree.
     same = same or math.prod(tensor.shape) == math.prod(read.shape)
     within = tensor.base == read.base and read.end <= tensor.end
     if len(found) > 1 or not same or not within:
         raise _unsupported(
-            f"a tensor {read.shape} that is a part of others", f"is a whole one, as {tensor.shape}"
+            f"an operation that reads a tensor {read.shape} other than those that were written",
+            f"is a whole written tensor such as {tensor.shape}",
         )
     return number
 
 
 def _clamps(v: Words) -> bool:
-    """Return true if an operation copies its input and narrows it: an activation that is not part
-    of its layer's jobs."""
+    """Return true if an operation only clamps its input: a 1x1 average pool for an activation that
+    the layer's own jobs do not compute."""
     if v.command != "pool" or POOLS.get(v["OP.mode"]) != "average":
         return False
     single = v.pair(KERNEL) == (1, 1) == v.pair(STRIDE)
@@ -237,7 +244,8 @@ def _clamps(v: Words) -> bool:
 
 
 def _clamped(before: Node, operation: Operation) -> Node:
-    """Return a node that an operation clamps further."""
+    """Return the node ``before`` with the bounds and the tasks of an operation that clamps its
+    output."""
     low, high = _bounds(operation)
     bounds = (max(low, before.bounds[0]), min(high, before.bounds[1]))
     zero = operation.first["OFM_ZERO_POINT"]
@@ -247,7 +255,8 @@ def _clamped(before: Node, operation: Operation) -> Node:
 def _node(
     capture: Capture, operation: Operation, sources: tuple[int, ...], before: Node | None
 ) -> Node:
-    """Return the node of an operation; ``before`` wrote its first input."""
+    """Return the node of an operation. ``before`` is the node that wrote its first input, None for
+    an input of the network."""
     v = operation.first
     read = operation.tensor("IFM")
     bounds = _bounds(operation)
@@ -259,8 +268,8 @@ def _node(
         size = len(capture.buffers.get("input", b""))
         rows = size // (read.width * read.shape[2])
         whole = (max(rows, read.shape[0]), read.width, read.shape[2])
-    # No word of a mean states the output's zero point: it is that of the input, or the code at
-    # which an activation begins.
+    # No word of a pool states the output's zero point. It is that of the input or, for an input of
+    # the network, the least code if an activation clamps below.
     if v.command == "pool":
         if before:
             zero = before.zero
@@ -272,17 +281,19 @@ def _node(
 
 
 def _bounds(operation: Operation) -> Pair:
-    """Return the lowest and highest code of the output."""
+    """Return the least and the greatest code of an operation's output."""
     v = operation.first
     limits = np.iinfo(operation.tensor("IFM").dtype)
     return max(v["ACTIVATION_MIN"], limits.min), min(v["ACTIVATION_MAX"], limits.max)
 
 
 def _uncut(operation: Operation, read: Tensor, whole: Shape3) -> Shape3:
-    """Return the shape of an input as the operation before wrote it: with the last rows and columns
-    that no window reaches, which jobs leave out.
+    """Return the shape of an operation's first input, including last rows and columns that no
+    window reaches. ``read`` lacks them, because jobs leave them out; ``whole`` is the shape in
+    memory.
 
-    Jobs fold rows and columns of a sum, so its shape is that of the tensor it reads.
+    The jobs of a sum may state other rows and columns: its shape is ``whole`` if the number of
+    elements agrees.
     """
     if operation.first.command == "elementwise":
         if math.prod(whole) == math.prod(read.shape):
@@ -301,15 +312,16 @@ def _uncut(operation: Operation, read: Tensor, whole: Shape3) -> Shape3:
 
 
 def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, float]) -> Layer:
-    """Return the layer of a node, and note the scales of its inputs in ``scales``.
+    """Return the layer of node ``number``, and add the scales of its inputs to ``scales``.
 
-    The layers that read the node's output must be done before: they state its scale.
+    The layers that read the node's output have to be lifted before, because the output's scale may
+    follow from them.
     """
     node = found[number]
     v = node.operation.first
     expect(v, PLAIN, EXPECTED, Unsupported)
     if v["OFM_HEIGHT0_M1"] < v["OFM_HEIGHT_M1"] or v["OFM_WIDTH0_M1"] < v["OFM_WIDTH_M1"]:
-        raise _unsupported("an output in a ring of rows", "is one in one piece")
+        raise _unsupported("an output in a ring of rows", "is an output in one piece")
     scale = scales.setdefault(number, _natural(found, number))
     activation, _ = _activation(node, scale)
     source = node.sources[0]
@@ -326,17 +338,17 @@ def _layer(capture: Capture, found: list[Node], number: int, scales: dict[int, f
     expected = node.operation.tensor("OFM").shape
     if layer.output_shape not in (expected, expected[2:]):
         raise ValueError(
-            f"task {node.tasks[0]}: got an output of {expected}, allowed with {layer!r} "
+            f"task {node.tasks[0]}: got an output of shape {expected}, allowed with {layer!r} "
             f"is {layer.output_shape}"
         )
     return layer
 
 
 def _natural(found: list[Node], number: int) -> float:
-    """Return the scale of a node's output if no layer that reads it states one.
+    """Return the scale that a node's output gets if no layer that reads it states a scale.
 
-    A pool has the scale of its input, a sum a scale that its multipliers allow, any other node the
-    scale that its activation asks for; an input of the network has 1.
+    The output of a pool has the scale of its input, that of a sum a scale that its multipliers
+    allow, any other the scale that its activation asks for. An input of the network has scale 1.
     """
     while number >= 0 and found[number].operation.first.command == "pool":
         number = found[number].sources[0]
@@ -350,8 +362,9 @@ def _natural(found: list[Node], number: int) -> float:
 
 
 def _activation(node: Node, scale: float | None = None) -> tuple[str | None, float]:
-    """Return the activation that narrows codes to a node's bounds, and the scale that it asks for,
-    or ``scale`` if that is known; raise Unsupported if there is none."""
+    """Return the activation that clamps to a node's bounds, and the scale of the output: ``scale``
+    if it is known, else the scale at which the activation gives these bounds. Raises Unsupported
+    if there is no such activation."""
     low, high = node.bounds
     reach = max(high - node.zero, node.zero - low, 1)
     asked = {None: 1.0, "relu": 1.0, "relu6": 6 / reach, "relu_n1_to_1": 1 / reach}
@@ -362,13 +375,14 @@ def _activation(node: Node, scale: float | None = None) -> tuple[str | None, flo
         if clamp_range(probe, node.dtype) == node.bounds:
             return name, used
     raise _unsupported(
-        f"outputs within {node.bounds} of zero point {node.zero}",
-        f"are bounds of an activation with scale {scale or 'any'}",
+        f"output codes within {node.bounds} with zero point {node.zero}",
+        f"are the bounds of an activation (scale: {scale or 'any'})",
     )
 
 
 class Window(NamedTuple):
-    """The sizes of a node's windows and their steps, each (height, width); padding as in Conv2D."""
+    """The size of a node's windows (``kernel``) and the steps between them (``stride``), each
+    (height, width); ``padding`` as in Conv2D."""
 
     kernel: Pair
     stride: Pair
@@ -381,8 +395,8 @@ def _window(node: Node) -> Window:
     outputs = node.operation.tensor("OFM").shape
     strides = list(v.pair(STRIDE))
     for axis in range(2):
-        # A job that computes a single row or column may state any stride: the stride must at least
-        # skip the input rows or columns that the job leaves out.
+        # A job with a single output row or column may state any stride. The layer's stride has to
+        # be large enough to skip the input rows or columns that the job leaves out.
         if outputs[axis] == 1:
             strides[axis] = max(strides[axis], node.shape[axis] - read[axis] + 1)
     rows = (v["IFM_PAD_TOP"], v["IFM_PAD_BOTTOM"])
@@ -391,18 +405,20 @@ def _window(node: Node) -> Window:
 
 
 def _pool(node: Node, activation: str | None, input_q: QuantParams) -> Layer:
-    """Return the pool of a node; raise Unsupported for a pool whose outputs are scaled."""
+    """Return the pool of a node. Raises Unsupported for a pool whose outputs are scaled, other than
+    by the number of cells for a mean."""
     v = node.operation.first
     kind = POOLS.get(v["OP.mode"], "")
     kernel, stride, padding = _window(node)
     multiplier, shift = v["OFM_SCALE"], v["OFM_SCALE_SHIFT"]
     ratio = multiplier * 2.0**-shift * math.prod(kernel)
-    # A mean is a little above 1 / windows, so that halves below 0 go down as halves above 0 go up.
+    # The multiplier of a mean is a little above 1 / cells of a window, so that halves below 0 are
+    # rounded down and halves above 0 up.
     mean = 1 < ratio < 1 + 2.0**-28 and v["OFM_PRECISION.rounding"] == NATURAL
     unscaled = (multiplier, shift) == UNIT_COUNTS
     if not kind or not (unscaled or (kind == "average" and mean)):
         raise _unsupported(
-            f"pool {v['OP.mode']} with multiplier and shift {(multiplier, shift)}",
+            f"pool mode {v['OP.mode']} with multiplier and shift {(multiplier, shift)}",
             "are maximum and mean",
         )
     return Pool2D(kind, kernel, node.shape, stride, padding, activation, input_q, dtype=node.dtype)
@@ -423,7 +439,8 @@ def _convolution(
     again = RULE.of_ratio(ratios)
     if not np.array_equal(again, (records.multiplier, records.right_shift - BITS)):
         raise _unsupported(
-            "a multiplier and shift that no ratio has", "are 2**30 to 2**31 - 1 and 1 to 62"
+            "a multiplier and shift that no ratio of scales has",
+            "are multipliers of 2**30 to 2**31 - 1 and shifts of 1 to 62",
         )
     zero = 0
     if node.dtype == "uint8":
@@ -433,7 +450,7 @@ def _convolution(
     if codes.min() < limits.min or codes.max() > limits.max:
         raise _unsupported(
             f"weights of {weights.min()} to {weights.max()}",
-            f"are weights of {node.dtype} with a zero point of {zero}",
+            f"are weights that {node.dtype} holds with a zero point of {zero}",
         )
     scales = ratios * np.asarray(output_q.scale) / np.asarray(input_q.scale)
     per_channel = tuple(scales.tolist())
@@ -464,18 +481,21 @@ def _convolution(
 def _addition(
     node: Node, activation: str | None, output_scale: float, scales: dict[int, float]
 ) -> Add:
-    """Return the sum of two tensors.
+    """Return the layer of a node that adds two tensors.
 
-    The unit halves the input with the larger scale, multiplies the other, and multiplies their sum.
+    The unit halves the input with the larger scale and multiplies the other input by a factor; it
+    multiplies their sum by another factor.
     """
     v = node.operation.first
-    scaled = v["IFM_PRECISION.scale_mode"] - 1  # 0 or 1: the input that OPA_SCALE scales
+    scaled = (
+        v["IFM_PRECISION.scale_mode"] - 1
+    )  # the number, 0 or 1, of the input that is multiplied
     same = node.operation.tensor("IFM").shape == node.operation.tensor("OFM").shape
     broadcast = any(v[f"IFM2_BROADCAST.broadcast_{axis}"] for axis in BROADCASTS)
     if v["OP.mode"] != ADD or scaled not in (0, 1) or not same or broadcast:
         raise _unsupported(
-            f"elementwise operation {v['OP.mode']}",
-            f"is {ADD}, a sum of two tensors of one shape with 32 bits of scale,",
+            f"elementwise mode {v['OP.mode']}",
+            f"is mode {ADD}, a sum of two tensors of one shape of which one is scaled by 32 bits,",
         )
     small, large, output = _sum_scales(v, output_scale)
     needed = [small, large]
@@ -483,7 +503,10 @@ def _addition(
         needed.reverse()
     stated = list(map(scales.setdefault, node.sources, needed))
     if stated != needed or output != output_scale:
-        raise _unsupported("sums of tensors whose scales other layers state", "is one")
+        raise _unsupported(
+            "a sum whose tensors have other scales by other layers",
+            "is a sum whose scales follow from it alone",
+        )
     first = QuantParams(needed[0], v["IFM_ZERO_POINT"])
     second = QuantParams(needed[1], v["IFM2_ZERO_POINT"])
     output_q = QuantParams(output_scale, node.zero)
@@ -491,9 +514,9 @@ def _addition(
 
 
 def _sum_scales(v: Words, asked: float) -> tuple[float, float, float]:
-    """Return scales of float32 that give a sum's multipliers: of the input with the smaller scale,
-    of the other input, and of the output, which is ``asked`` or a little more; raise Unsupported if
-    there are none."""
+    """Return three float32 scales that give a sum's multipliers: of the input with the smaller
+    scale, of the other input, and of the output. The output's is at least ``asked`` and as near to
+    it as possible, below 1.5 times. Raises Unsupported if there are no such scales."""
     small, small_shift = v["OPA_SCALE"], v["OPA_SCALE_SHIFT"]
     out, out_shift = v["OFM_SCALE"], v["OFM_SCALE_SHIFT"]
     wanted = np.array([small, small_shift + LEFT - BITS, out, out_shift - BITS])
@@ -509,11 +532,13 @@ def _sum_scales(v: Words, asked: float) -> tuple[float, float, float]:
         if fits.any():
             first = int(np.argmax(fits))
             return float(smaller[first]), float(larger[first]), float(outputs[first])
-    raise _unsupported("a sum whose multipliers no scales have", "are multipliers of scales")
+    raise _unsupported(
+        "a sum whose multipliers follow from no scales", "are multipliers made from float32 scales"
+    )
 
 
 def _single(values: Array) -> Array:
-    """Round to float32."""
+    """Return values rounded to float32, as float64."""
     return values.astype(np.float32).astype(np.float64)
 
 
@@ -524,8 +549,8 @@ def _unsupported(got: str, allowed: str) -> Unsupported:
 def _buffer(
     capture: Capture, name: str, shapes: Sequence[tuple[int, ...]], dtype: str
 ) -> Array | None:
-    """Return the tensor in a buffer, None if there are several or the capture has none; raise
-    ValueError if it has another size."""
+    """Return the tensor in the buffer ``name``; None if the capture has no such buffer or the
+    network several tensors (``shapes``). Raises ValueError for a buffer of another size."""
     if name not in capture.buffers or len(shapes) != 1:
         return None
     data = buffer_of(capture, name, math.prod(shapes[0]))

@@ -1,5 +1,6 @@
-"""Jobs joined to operations: the jobs of a layer compute slices of its output channels. Also the
-tensors in memory that they read and write, and the origin of weights that were moved."""
+"""Joins jobs to operations, because a layer may have several jobs, each for some of its output
+channels. Also finds the tensors in memory that jobs read and write, and the origin of weights that
+were moved."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from typing import NamedTuple
 from npulab.npus.ethosu.facts import DMA, FACTS, REGISTERS
 from npulab.npus.kit import Capture, Unsupported, values_of
 
-BRICK = 16  # channels of a brick
-WEIGHTS_REGION = 0  # the region that holds the coefficients as the compiler made them
-# The registers that differ between the jobs of a layer.
+BRICK = 16  # channels of a brick, which holds one pixel
+WEIGHTS_REGION = 0  # the memory region that holds the coefficient buffer as the compiler made it
+# The registers that may differ between jobs of one layer.
 MOVING = {"BLOCKDEP", "IFM_BASE0", "IFM_DEPTH_M1", "OFM_BASE0", "OFM_DEPTH_M1"}
 for _data in ("WEIGHT", "WEIGHT1", "SCALE", "SCALE1"):
     MOVING |= {f"{_data}_BASE", f"{_data}_LENGTH", f"{_data}_REGION"}
@@ -21,13 +22,14 @@ INPUTS = {code: name for name, code in FACTS.enum("ifm_precision").items()}
 OUTPUTS = {code: name for name, code in FACTS.enum("ofm_precision").items()}
 PRECISIONS = {"IFM": INPUTS, "IFM2": INPUTS, "OFM": OUTPUTS}
 DTYPES = {"U8": "uint8", "S8": "int8"}
-POOLS = {0: "max", 1: "average"}  # modes of a pool
-ADD = 1  # mode of an elementwise operation
+POOLS = {0: "max", 1: "average"}  # kinds of pools by ``OP.mode``
+ADD = 1  # ``OP.mode`` of an elementwise operation that adds
 Shape3 = tuple[int, int, int]
 
 
 class Words:
-    """The values of a job by ``REGISTER.field``, or ``REGISTER`` if the field has its name."""
+    """The values of a job, by ``REGISTER.field`` or, if the field has the register's name, by
+    ``REGISTER``."""
 
     def __init__(self, values: Mapping[str, int]) -> None:
         self.values = values
@@ -42,15 +44,18 @@ class Words:
         return COMMANDS[self["OP.command"]]
 
     def pair(self, name: str) -> tuple[int, int]:
-        """Return (height, width), each of a register or field that holds 1 less."""
+        """Return (height, width) from two registers or fields, each of which holds 1 less. In
+        ``name``, ``{}`` stands for HEIGHT or WIDTH, ``{1}`` for y or x."""
         height = self[name.format("HEIGHT", "y")] + 1
         width = self[name.format("WIDTH", "x")] + 1
         return height, width
 
 
 class Tensor(NamedTuple):
-    """A feature map in memory: region and address of its first byte, ``(H, W, C)``, bytes from row
-    to row and from column to column (of bricks: from brick to brick)."""
+    """An input or output of a job in memory: ``region`` and address (``base``) of its first byte
+    and its ``shape`` (H, W, C). ``row`` is the number of bytes from row to row, ``step`` from
+    column to column. With ``bricks`` (16 channels of each pixel lie together), ``step`` is the
+    number of bytes from 16 channels of a row to its next 16 channels."""
 
     region: int
     base: int
@@ -66,25 +71,25 @@ class Tensor(NamedTuple):
         return self.base + self.shape[0] * self.row
 
     def overlaps(self, other: Tensor) -> bool:
-        """Return true if the two share bytes."""
+        """Return true if this tensor and ``other`` share bytes."""
         return self.region == other.region and self.base < other.end and other.base < self.end
 
     @property
     def width(self) -> int:
-        """Columns of a row in memory; a job may read fewer."""
+        """The number of columns of a row in memory; a job may read fewer."""
         if self.bricks:
             return self.step // BRICK
         return self.row // self.step
 
     def channel(self, number: int) -> int:
-        """Return the bytes from one channel to the next."""
+        """Return the bytes from channel 0 to channel ``number`` of a pixel."""
         if self.bricks:
             return number // BRICK * self.step + number % BRICK
         return number
 
 
 class Operation(NamedTuple):
-    """The jobs of a layer: their tasks, and the values of each."""
+    """The jobs of a layer: their numbers in the capture (``tasks``) and the values of each."""
 
     tasks: tuple[int, ...]
     jobs: tuple[Words, ...]
@@ -96,16 +101,17 @@ class Operation(NamedTuple):
 
     @property
     def weighs(self) -> bool:
-        """True if the operation has weights."""
+        """True if the operation has weights: a convolution, dense or depthwise."""
         return self.first.command in ("conv", "depthwise")
 
     @property
     def slices(self) -> list[int]:
-        """Output channels of each job."""
+        """The number of output channels of each job."""
         return [job["OFM_DEPTH_M1"] + 1 for job in self.jobs]
 
     def tensor(self, side: str) -> Tensor:
-        """Return the tensor that the jobs together read (``IFM``, ``IFM2``) or write (``OFM``).
+        """Return the tensor that all jobs of the operation read (``side`` is IFM or IFM2) or write
+        (OFM).
 
         Raises Unsupported for another type than int8 and uint8.
         """
@@ -137,8 +143,8 @@ class Operation(NamedTuple):
         )
 
     def goes_on(self, v: Words) -> bool:
-        """Return true if a job computes the output channels that follow the channels of the
-        operation's last job.
+        """Return true if the job of values ``v`` continues this operation: it computes the output
+        channels after those of the operation's last job.
         """
         if not self.weighs:
             return False
@@ -171,10 +177,10 @@ def operations(capture: Capture) -> list[Operation]:
 def origin(
     capture: Capture, task: int, region: int, address: int, size: int
 ) -> tuple[int, list[int]]:
-    """Return the place among the coefficients of bytes that a task reads, and the tasks that moved
-    them.
+    """Return the byte of the coefficient buffer at which ``size`` bytes lie that a task reads at
+    ``address`` of ``region``, and the numbers of the DMA jobs that moved them there.
 
-    Raises Unsupported for bytes that no move before the task brought there.
+    Raises Unsupported for bytes that no DMA job before the task moved there.
     """
     if region == WEIGHTS_REGION:
         return address, []
@@ -193,5 +199,5 @@ def origin(
             return place, [mover, *tasks]
     raise Unsupported(
         f"task {task}: got {size} bytes of coefficients at {address:#x} of region "
-        f"{region}, allowed are bytes that a DMA job before it moved there"
+        f"{region}, allowed are bytes that a DMA job before this task moved to this address"
     )

@@ -1,4 +1,4 @@
-"""The rule that scales outputs: as gemmlowp does, with the multiplier that was written."""
+"""The rule that scales outputs: gemmlowp's rounding by the multiplier that the compiler wrote."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from npulab.quant.rules import DoubleRounding, positive
 
 @dataclass(frozen=True)
 class Written(DoubleRounding):
-    """Double rounding by a multiplier of 31 bits that scales of float32 need not reach.
+    """Double rounding by a multiplier of 31 bits, made from scales of float64.
 
-    A channel's record holds the multiplier, so the scales of a lifted layer are numbers of float64
-    whose ratio is that multiplier. Source: V (``ROUND_MODE_DBL``).
+    A channel's record holds any multiplier, also multipliers that no float32 scales give. So the
+    scales of a lifted layer are float64 numbers whose ratio gives the record's multiplier. Source:
+    V (``ROUND_MODE_DBL``).
     """
 
     def multiplier(

@@ -1,10 +1,11 @@
-"""Command streams: words that set registers and start operations, and the driver's payload around
-them.
+"""Reads command streams (words that set registers and start operations) and the driver's payload
+around them.
 
-A command is one word, opcode in bits 0 to 9 and a parameter in bits 16 to 31; if bit 14 is set, a
-second word follows, its data. A register lies at 4 times its opcode, a register with data at 0x800
-and 8 times its opcode, data first. A payload begins with ``COP1``; its actions are words with a
-number in bits 0 to 7. Source: V (``sources.csv``).
+A command is a word with an opcode in bits 0 to 9 and a parameter in bits 16 to 31. If bit 14 is 1,
+a second word follows, the command's data. The offset of a register is 4 times the opcode; with
+data, it is 0x800 plus 8 times the opcode for the data, and 4 more for the parameter. A payload
+begins with ``COP1``; its actions are words with a number in bits 0 to 7. Source: V
+(``sources.csv``).
 """
 
 from __future__ import annotations
@@ -21,28 +22,30 @@ from npulab.npus.kit import Job, RegisterMap
 PRODUCTS = {0: "u55", 1: "u65", 2: "u85"}
 MAGIC = int.from_bytes(b"COP1", "little")
 CONFIG, COMMANDS, READ, DUMP, NOTHING = 1, 2, 3, 4, 5  # actions of a payload
-BITS = 2**10  # opcodes
-DATA = 2**14  # a second word follows
+BITS = 2**10  # the number of opcodes
+DATA = 2**14  # the bit that says that a second word follows
 HALF = 2**16
-LARGE = 0x800  # the offset at which registers of two words begin
-FIRST_SMALL = 0x100  # opcodes below start operations, or wait
-OPERATION = 0x0  # the register that stands for the command that starts an operation
+LARGE = 0x800  # the offset at which registers with data begin
+FIRST_SMALL = 0x100  # the first opcode that sets a register; lower opcodes start operations or wait
+OPERATION = 0x0  # the offset that stands for the command that starts an operation
 STARTS = ("conv", "depthwise", "pool", "elementwise", "dma_start")
 CODES = FACTS.enum("command")
 
 
 class Payload(NamedTuple):
-    """A driver's payload: the words of its command stream, and the part that they were made for, ""
-    if the payload does not say."""
+    """A driver's payload: the words of its command stream, and the chip that they were made for; ""
+    if the payload does not state the chip."""
 
     words: Array
     chip: str
 
 
 def payload(data: bytes, where: str) -> Payload:
-    """Return the command stream in a payload, or in plain words without one.
+    """Return the command stream in a payload; bytes that do not begin as a payload are taken as the
+    words of a command stream.
 
-    Raises ValueError for a payload that is cut off or has no command stream.
+    Raises ValueError for a payload that is cut off or has no command stream. ``where`` begins the
+    error's text.
     """
     if len(data) % 4:
         raise ValueError(f"{where}: got {len(data)} bytes, allowed is whole words of 4 bytes")
@@ -63,13 +66,13 @@ def payload(data: bytes, where: str) -> Payload:
             if at + count > len(words):
                 raise ValueError(
                     f"{where}: got a command stream of {count} words at byte {4 * at}, allowed is "
-                    f"inside the {len(words)} of the payload"
+                    f"a stream that ends inside the {len(words)} words of the payload"
                 )
             return Payload(words[at : at + count], chip)
         elif action not in (READ, DUMP, NOTHING):
             raise ValueError(
-                f"{where}: got action {action} at byte {4 * at - 4}, allowed is {CONFIG} to "
-                f"{NOTHING}"
+                f"{where}: got action {action} of the payload at byte {4 * at - 4}, allowed is "
+                f"{CONFIG} to {NOTHING}"
             )
     raise ValueError(
         f"{where}: got a payload of {len(words)} words without a command stream, allowed is a "
@@ -78,8 +81,8 @@ def payload(data: bytes, where: str) -> Payload:
 
 
 def _chip(config: int) -> str:
-    """Return the part that a configuration word names: the product, and its multiplications in a
-    cycle as a power of two."""
+    """Return the chip that a configuration word names, such as ``ethos-u55-128``. Bits 28 to 31 are
+    the product, bits 0 to 3 the logarithm to base 2 of its multiplications in a cycle."""
     product = config // 2**28
     macs = 2 ** (config % 16)
     return f"ethos-{PRODUCTS.get(product, product)}-{macs}"
@@ -97,8 +100,8 @@ def commands(words: Array, where: str) -> Iterator[tuple[int, int, int | None]]:
         if word & DATA:
             if at + 1 == len(words):
                 raise ValueError(
-                    f"{where}: got command {word:#010x} at word {at} without its data, allowed is "
-                    "a word after it"
+                    f"{where}: got command {word:#010x} at word {at}, the last, allowed is a "
+                    "command whose data follows in a second word"
                 )
             at += 1
             data = int(words[at])
@@ -107,7 +110,8 @@ def commands(words: Array, where: str) -> Iterator[tuple[int, int, int | None]]:
 
 
 def writes(words: Array, where: str = "command stream") -> Iterator[list[tuple[int, int]]]:
-    """Yield the register writes (offset, value) up to each operation; the last starts it."""
+    """Yield a list of register writes (offset, value) for each operation: the writes since the
+    operation before; the last write stands for the command that starts the operation."""
     starts = {CODES[name] for name in STARTS}
     part: list[tuple[int, int]] = []
     known = {**FACTS.tables[REGISTERS].index, **FACTS.tables[DMA].index}
@@ -125,10 +129,10 @@ def writes(words: Array, where: str = "command stream") -> Iterator[list[tuple[i
 
 
 def jobs(words: Array, maps: Mapping[str, RegisterMap], where: str) -> tuple[Job, ...]:
-    """Return a job for each operation, of block ``DMA`` if it moves data.
+    """Return a job for each operation: of block ``DMA`` if it moves data, else of block ``NPU``.
 
-    Registers keep their values from operation to operation, so a job's writes begin with the
-    values of its block that the jobs before it left. Raises ValueError for a stream without an
+    Registers keep their values from operation to operation. So a job's writes begin with the values
+    that earlier jobs left in registers of its block. Raises ValueError for a stream without an
     operation.
     """
     found: list[Job] = []
@@ -139,7 +143,7 @@ def jobs(words: Array, maps: Mapping[str, RegisterMap], where: str) -> tuple[Job
         if start % BITS == CODES["dma_start"]:
             block, other = DMA, REGISTERS
         state |= part
-        # A register of both blocks, as the one that starts, belongs to the job at hand.
+        # A register that is in both blocks, such as OPERATION, belongs to this job.
         others = maps[other].index.keys() - {OPERATION}
         mine = [(at, value) for at, value in part if at not in others]
         written = others.union(dict(part))

@@ -1,5 +1,5 @@
-"""The order in which a job reads its weights: blocks of outputs, blocks of inputs, parts of the
-kernel, small blocks. Source: V (``sources.csv``)."""
+"""The order in which a job reads its weights, nested: blocks of output channels, blocks of input
+channels, parts of the kernel, small blocks of channels. Source: V (``sources.csv``)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from numpy import ndarray as Array
 
 from npulab.npus.kit import up
 
-# Input channels of a block; fewer if parts of the kernel come first, or with an input of 16 bits.
+# Input channels of a block: IN_BLOCK_PARTS if ``part_kernel_first`` is set or the input has 16
+# bits, else IN_BLOCK.
 IN_BLOCK, IN_BLOCK_PARTS = 32, 16
-SUBKERNEL = 8  # rows and columns of a part of the kernel, before dilation
-# The cells of a part are filled up to a multiple of this, by bits of the input.
+SUBKERNEL = 8  # a part of the kernel has at most this many rows and columns, dilation included
+# Key: bits of the input. Value: the cells of a part of the kernel are filled up to a multiple of
+# this, if ``part_kernel_first`` is set or the job is depthwise.
 ELEMENTS = {8: 4, 16: 2}
 
 
 class Order(NamedTuple):
-    """The parameters of the order: outputs of a block, how the kernel is traversed, bits of the
-    input, the channels that are read at a time (inputs, outputs), dilation (h, w)."""
+    """The order of a job's weights. ``block_depth`` is the number of output channels of a block,
+    ``input_bits`` the bits of an input code, ``small`` the channels (inputs, outputs) of a small
+    block. With ``part_kernel_first``, all cells of a part of the kernel are read before the next
+    small block of inputs. ``dilation`` is (h, w)."""
 
     block_depth: int
     depthwise: bool = False
@@ -30,8 +34,8 @@ class Order(NamedTuple):
     dilation: tuple[int, int] = (1, 1)
 
     def places(self, shape: tuple[int, int, int, int]) -> Array:
-        """Return the flat places ``(n,) int64`` of a job's weights OHWI (depthwise OHW1) in the
-        order in which they are read; -1 is fill.
+        """Return the order in which a job reads its weights, as ``(n,) int64``: indices into the
+        flattened weights OHWI (depthwise OHW1) of this ``shape``; -1 is fill.
 
         >>> Order(8, small=(2, 2)).places((2, 1, 1, 3))[:8].tolist()
         [0, 1, 3, 4, 2, -1, 5, -1]
@@ -66,7 +70,8 @@ class Order(NamedTuple):
             ins = first_in + np.arange(up(depth, small_in)).reshape(-1, small_in)
             deep = up(min(self.block_depth, outputs - first_out), small_out)
             outs = first_out + np.arange(deep).reshape(-1, small_out)
-            # Axes: small blocks of outputs, cells, small blocks of inputs, outputs, inputs.
+            # The axes of `flat`: small blocks of outputs, cells, small blocks of inputs, outputs of
+            # a small block, inputs of a small block.
             cell = np.arange(cells).reshape(-1, 1, 1, 1)
             y, x = np.divmod(cell, width)
             o = outs[:, None, None, :, None]
@@ -79,12 +84,13 @@ class Order(NamedTuple):
         return np.concatenate(found)
 
     def unpack(self, stream: Array, shape: tuple[int, int, int, int]) -> Array:
-        """Return the weights ``shape`` that a stream holds; raise ValueError if these are more or
-        fewer."""
+        """Return the weights, in ``shape``, that a stream holds. Raises ValueError if the stream
+        has more or fewer weights."""
         places = self.places(shape)
         if len(stream) != len(places):
             raise ValueError(
-                f"weights: got {len(stream)}, allowed for {shape} with {self} are {len(places)}"
+                f"weights: got a stream of {len(stream)}, allowed for {shape} with {self} is a "
+                f"stream of {len(places)}"
             )
         used = places >= 0
         weights = np.zeros(shape, stream.dtype)
@@ -92,6 +98,7 @@ class Order(NamedTuple):
         return weights
 
     def pack(self, weights: Array) -> Array:
-        """Return the weights in the order of a stream, with zeros as fill."""
+        """Return the weights in the order in which a job reads them, with zeros as fill; the
+        inverse of ``unpack``."""
         places = self.places(weights.shape)  # type: ignore[arg-type]
         return np.where(places < 0, 0, weights.ravel()[places])

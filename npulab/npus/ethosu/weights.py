@@ -1,11 +1,12 @@
 """Weight streams: slices of Golomb-Rice codes of palette indices, with runs of zeros between them.
 
-A stream is a string of bits, the lowest of a byte first. A slice begins with a header
-(``HEADER``); if it brings a palette, ``PALETTE`` and the entries follow. Each index is a quotient,
-coded in unary, and a remainder of ``wdiv`` bits; each run of zeros likewise, with ``zdiv`` bits.
-They come in chunks: up to 12 codes of quotients of weights, the codes of runs, then the remainders
-of the chunk before. An index below the palette's size is an entry of the palette, a larger index
-counts on from ``offset``; its value is a sign in bit 0 and a size above. Source: M
+A stream is a string of bits, the lowest bit of a byte first. A slice begins with a header
+(``HEADER``); if it brings a palette, the fields of ``PALETTE`` and the entries follow. Each index
+is a quotient, coded in unary, and a remainder of ``wdiv`` bits; each run of zeros likewise, with
+``zdiv`` bits. Quotients and remainders come in chunks: up to 12 codes of quotients of weights, the
+codes of runs, then the remainders of the chunk before. An index below the palette's size stands for
+an entry of the palette; a larger index stands for ``offset`` plus the index minus the size. In such
+a value, bit 0 is the sign of the weight and the other bits are its magnitude. Source: M
 (``sources.csv``).
 """
 
@@ -22,29 +23,32 @@ from npulab.layout.bitstream import BitReader, bits_at, put_bits
 
 HEADER = (("zdiv", 3), ("count", 15), ("wdiv", 3), ("trunc", 1), ("new", 1))
 PALETTE = (("offset", 5), ("size", 5), ("bits", 3))
-CODES = 12  # most codes that a chunk has for weights, and for runs
-FEW = 8  # as CODES, for wide indices and long remainders (see WIDE and LONG)
-NO_RUNS, END = 6, 7  # values of zdiv: no runs (zeros are stored as weights), end of the stream
-PLAIN = 7  # value of wdiv: indices have no quotients
-# A chunk has FEW codes for indices that have no quotient and more than WIDE bits, and for runs with
-# remainders of LONG bits.
+CODES = 12  # the most codes of a chunk for weights, and for runs
+FEW = 8  # the most codes of a chunk instead of CODES, if indices are wide or remainders long
+# In ``zdiv``, NO_RUNS means that zeros are stored as weights, END that the stream ends.
+NO_RUNS, END = 6, 7
+PLAIN = 7  # in ``wdiv``: indices have no quotients
+# Indices are wide if they have no quotient and more than WIDE bits. Remainders of runs are long if
+# they have LONG bits.
 WIDE, LONG = 5, 3
-# Quotients of weights are read while they are ahead of the quotients of runs by less than this.
+# A chunk has quotients of weights only if fewer than AHEAD more of them than of runs were read.
 AHEAD = 8
 MOST_SLICE = 2**15
-ALIGN, FILL = 16, 0xFF  # a stream's bytes are a multiple of ALIGN; FILL comes after its end
-LARGEST = 255  # a weight is at most this, and at least minus this
+ALIGN, FILL = 16, 0xFF  # bytes FILL complete a stream to a multiple of ALIGN bytes
+LARGEST = 255  # weights are -LARGEST to LARGEST
 ORDER = np.arange(CODES)
-# The first bits of quotients, their second bits, and the codes of runs.
+# The kinds of codes in a chunk: first bits of quotients of weights, their second bits, and
+# quotients of runs in unary.
 KINDS = ("low", "high", "ends")
-Item = tuple[int, int]  # (bit, value) of a code; (bit, count) of remainders
+Item = tuple[int, int]  # of a code (bit, value), of neighbouring remainders (bit, their number)
 
 
 class Palette(NamedTuple):
     """The values that a slice's indices stand for.
 
-    ``entries`` are the values of the first indices, each with its sign in bit 0; ``bits`` is their
-    width. An index after them counts on from ``offset``.
+    ``entries`` are the values of the first indices, ``bits`` is the number of bits of an entry. An
+    index past the entries stands for ``offset`` plus its distance from them. Bit 0 of a value is
+    the sign of the weight.
     """
 
     entries: tuple[int, ...]
@@ -53,7 +57,7 @@ class Palette(NamedTuple):
 
     @property
     def index_bits(self) -> int:
-        """The width of an index without a quotient."""
+        """The number of bits of an index without a quotient."""
         if self.entries:
             return (len(self.entries) - 1).bit_length()
         return self.bits
@@ -61,10 +65,11 @@ class Palette(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """The indices ``(n,)`` of a slice's weights, its runs, and the fields of its header.
+    """A slice: the ``indices`` ``(n,)`` of its weights, its ``runs``, and the fields of its header.
 
-    A run is a count of zeros after a weight ``(n,)``; a slice that brings a palette has one before
-    its first weight too ``(n + 1,)``. ``runs`` is None if zeros are stored as weights.
+    ``runs`` has the number of zeros after each weight ``(n,)``. A slice that brings a palette
+    (``new``) also has a run before its first weight, so ``(n + 1,)``. ``runs`` is None if zeros are
+    stored as weights. ``bit`` is the bit of the stream at which the slice begins.
     """
 
     indices: Array
@@ -78,21 +83,21 @@ class Slice:
 
     @property
     def remainder(self) -> int:
-        """The bits of an index that are its remainder: all of them if it has no quotient."""
+        """The number of bits of an index's remainder: all its bits if it has no quotient."""
         if self.wdiv == PLAIN:
             return self.palette.index_bits
         return self.wdiv
 
     @property
     def run_codes(self) -> int:
-        """The number of codes that a chunk has for runs."""
+        """The number of codes of runs in a chunk."""
         if self.zdiv >= LONG:
             return FEW
         return CODES
 
     @property
     def weights(self) -> Array:
-        """The weights ``(m,) int16`` with the zeros between them."""
+        """The weights ``(m,) int16`` of the slice, including the zeros of its runs."""
         entries = np.asarray(self.palette.entries, np.int64)
         size = len(entries)
         known = self.indices < size
@@ -111,9 +116,7 @@ class Slice:
 
 
 def decode(data: bytes) -> Array:
-    """Return the weights ``(n,) int16`` of a stream, fill among them; raises ValueError as
-    ``slices`` does.
-    """
+    """Return the weights ``(n,) int16`` of a stream, including fill. Raises as ``slices``."""
     weights = [part.weights for part in slices(data)]
     return np.concatenate([np.empty(0, np.int16), *weights])
 
@@ -145,8 +148,8 @@ def slices(data: bytes) -> Iterator[Slice]:
                 palette = _palette(reader)
             elif palette is None or runs != (zdiv != NO_RUNS):
                 raise ValueError(
-                    f"weight stream: got a slice at bit {start} without a palette, "
-                    "allowed is that only after a slice with one, if both have runs or both none"
+                    f"weight stream: got a slice at bit {start} without a palette, allowed is this "
+                    "only after a slice with a palette, if both slices have runs or neither has"
                 )
             if (zdiv > LONG and zdiv != NO_RUNS) or wdiv == PLAIN - 1:
                 raise ValueError(
@@ -171,7 +174,7 @@ def slices(data: bytes) -> Iterator[Slice]:
 def _palette(reader: BitReader) -> Palette:
     offset, size, bits = [reader.read(width) for _, width in PALETTE]
     if size:
-        size += 1  # a palette of a single entry does not exist
+        size += 1  # the field holds the number of entries less 1; 0 means no entries
     entries = [reader.read(bits + 2) for _ in range(size)]
     return Palette(tuple(entries), bits + 2, offset)
 
@@ -179,8 +182,8 @@ def _palette(reader: BitReader) -> Palette:
 class _Chunks:
     """The chunks of a slice: where each code lies, with its value, and where remainders lie.
 
-    ``codes`` are (bit, value) by kind; ``remainders`` are (bit, how many follow from there), of
-    weights and of runs.
+    ``codes`` has (bit, value) of each code, by kind. ``remainders`` has, for ``weights`` and
+    ``runs``, (bit, number of remainders from this bit on).
     """
 
     def __init__(self) -> None:
@@ -190,9 +193,9 @@ class _Chunks:
     def walk(self, header: Slice, take: Callable[[str, int, int], int], bit: int) -> int:
         """Find the chunks of a slice with this header, from ``bit`` on; return the bit after them.
 
-        ``take(kind, bit, width)`` gives the value of the code there: the value that is read, or, if
-        a slice is written, the value to write. Most time of decoding is spent in this loop, so its
-        lists have local names.
+        ``take(kind, bit, width)`` returns the value of the code of ``width`` bits at ``bit``: of a
+        slice that is read, the value read; of a slice to be written, the value to write. Most time
+        of decoding is spent in this loop, so its lists have local names.
         """
         plain = header.wdiv == PLAIN
         few = header.run_codes
@@ -203,8 +206,8 @@ class _Chunks:
         runs = 0
         if header.zdiv != NO_RUNS:
             runs = count + header.new
-        weights_at = runs_at = 0  # quotients that were read
-        weights_out = runs_out = 0  # remainders that were read
+        weights_at = runs_at = 0  # the number of quotients that were read
+        weights_out = runs_out = 0  # the number of remainders that were read
         low, high, ends = [self.codes[kind].append for kind in KINDS]
         while True:
             pending, pending_runs = min(weights_at, count), min(runs_at, runs)
@@ -227,7 +230,7 @@ class _Chunks:
                 high((bit, value))
                 bit += ones
                 weights_at += symbols
-                # A second bit that is set continues its quotient in the next code.
+                # Each second bit that is 1 continues a quotient in the next code.
                 if not header.trunc:
                     weights_at -= value.bit_count()
             if pending > weights_out:
@@ -241,8 +244,8 @@ class _Chunks:
                 return bit
 
     def slice_of(self, header: Slice, data: bytes) -> Slice:
-        """Return the slice of a header, with the indices and runs that its codes and remainders
-        make.
+        """Return the slice of a header, with the indices and runs that these codes and the
+        remainders in ``data`` give.
         """
         count = len(header.indices)
         indices = bits_at(data, self.places("weights", header.remainder), header.remainder)
@@ -269,15 +272,16 @@ class _Chunks:
 
 
 def _bits_of_words(words: Array, width: int) -> Array:
-    """Return the bits ``(n, width)`` of words, the lowest first."""
+    """Return the lowest ``width`` bits of each word, ``(n, width)``, the lowest bit first."""
     return words[:, None] // 2 ** ORDER[:width] % 2
 
 
 def _quotients(low: Array, high: Array, trunc: bool) -> Array:
-    """Return the quotients of codes 0, 1 and 2. A code is 0 if its bit in ``low`` is 0, else 1 plus
-    the next bit of ``high``.
+    """Return the quotients of weights. A code is 0, 1 or 2: 0 if its bit in ``low`` is 0, else 1
+    plus the next bit of ``high``.
 
-    A 2 adds the code after it to its quotient, unless quotients are cut off at 2 (``trunc``).
+    With ``trunc`` each code is a quotient. Without it, a quotient is the sum of codes 2 and the
+    code 0 or 1 after them.
     """
     first = _bits_of_words(low, CODES)
     place = np.maximum(np.cumsum(first, 1) - 1, 0)
@@ -290,7 +294,7 @@ def _quotients(low: Array, high: Array, trunc: bool) -> Array:
 
 
 def encode_slices(parts: Iterable[Slice]) -> bytes:
-    """Return the stream of slices, its end marked and filled up to 16 bytes.
+    """Return the stream of slices, with the mark of its end, filled up to a multiple of 16 bytes.
 
     >>> stream = encode(np.array([0, 3, -1]))
     >>> len(stream), decode(stream).tolist(), encode_slices(slices(stream)) == stream
@@ -328,14 +332,15 @@ def encode_slices(parts: Iterable[Slice]) -> bytes:
 
 
 def _remainders(chunks: _Chunks, kind: str, numbers: Array, width: int) -> Iterator[Item]:
-    """Return (bit, value) of the remainders of weights or runs."""
+    """Return (bit, value) of each remainder of ``numbers``, which are indices (``kind`` is
+    "weights") or runs ("runs"); ``width`` is the number of bits of a remainder."""
     places = chunks.places(kind, width).tolist()
     return zip(places, (numbers % 2**width).tolist(), strict=True)
 
 
 def _taken(part: Slice) -> Callable[[str, int, int], int]:
-    """Return a function that hands ``_Chunks.walk`` the codes of a slice to be written: each call
-    takes the next ``width`` bits of a kind.
+    """Return a function ``take`` for ``_Chunks.walk`` that gives the codes of a slice to be
+    written: each call returns the next ``width`` bits of a kind.
     """
     quotients = part.indices // 2**part.remainder
     twos = quotients // 2
@@ -359,10 +364,10 @@ def _taken(part: Slice) -> Callable[[str, int, int], int]:
 
 
 def encode(weights: Array) -> bytes:
-    """Return a stream of weights ``(n,)``, each -255 to 255, in its plainest form: no palette, no
+    """Return a stream of weights ``(n,)``, each -255 to 255, in the plainest form: no palette, no
     quotients, no runs.
 
-    Raises ValueError if there are no weights, or a weight is outside these bounds.
+    Raises ValueError if there are no weights, or for a weight outside these bounds.
     """
     weights = np.asarray(weights, np.int64)
     if not weights.size or np.abs(weights).max() > LARGEST:

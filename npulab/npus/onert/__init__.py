@@ -1,8 +1,8 @@
-"""Samsung ONE's runtime, whose fully connected layers ruy multiplies: facts in the tables of this
-folder.
+"""Samsung ONE's runtime, which runs fully connected layers by the library ruy: its facts are the
+tables next to this file.
 
-A software runtime is a target too: a chip is a path of ruy's kernels, the words are the arguments
-of one call.
+A software runtime is a target too: its chips are the paths of ruy (the kernels for one kind of
+processor), its words are the arguments of one call of ruy.
 """
 
 from npulab.npus.onert.facts import FACTS

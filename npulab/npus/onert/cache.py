@@ -3,15 +3,16 @@ been freed.
 
 A layer of ONE multiplies by its weights with ruy, which packs them first. The cache keeps the
 packed weights and finds them by the address of the weights, not by their contents. ONE frees
-weights after they were packed, so that memory holds them only once. Two things then go wrong:
-packed weights that the cache does not find are packed again from freed memory, and other weights
-that come to the address find the packed weights of the first.
+weights after they were packed, so that memory holds them only once. Two things can then go wrong.
+If the cache does not find packed weights, weights are packed again from freed memory. If other
+weights come to the same address, the cache finds the packed weights of the first.
 
-There are two forms of the cache. That of 2020 (google/ruy:ruy/dispatch.h and prepacked_cache.cc,
-policies kNoCache, the default, and kCacheLHSOnNarrowMul) finds by kernel function and address. The
-present one (ruy/prepare_packed_matrices.cc, prepacked_cache.h) finds by address, packed layout and
-zero point; ONE now uses it with kAlwaysCache for weights (compute/cker: NeonCpuBackendGemm).
-Clocks are assumed exact: no two entries have the same time.
+There are two forms of the cache. The cache of 2020 (google/ruy:ruy/dispatch.h and
+prepacked_cache.cc) finds weights by kernel function and address; its policies are kNoCache, the
+default, and kCacheLHSOnNarrowMul. The present cache (ruy/prepare_packed_matrices.cc,
+prepacked_cache.h) finds weights by address, packed layout and zero point; ONE now uses it with
+kAlwaysCache for weights (compute/cker: NeonCpuBackendGemm). The model assumes that clocks are
+exact: no two entries have the same time.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from typing import NamedTuple
 
 from npulab.npus.kit import pd, refuse_if
 
-# ruy/prepacked_cache.h: kDefaultEjectionThresholdBytes, now kDefaultMaxBuffersBytes
+# The most bytes of a cache. ruy/prepacked_cache.h: kDefaultEjectionThresholdBytes, now
+# kDefaultMaxBuffersBytes.
 LIMIT = 2**28
-# kCacheLHSOnNarrowMul, and ONE's FullyConnectedLayer::prepare, take results of at most this many
-# columns.
+# The most columns (batches) of a layer whose weights are cached by kCacheLHSOnNarrowMul and by
+# ONE's FullyConnectedLayer::prepare.
 NARROW = 4
-SEVERAL = 4  # kCacheIfSignificantSpeedup takes at most this many kernels next to each other
+# kCacheIfSignificantSpeedup caches if the batches are at most this many times a kernel's columns.
+SEVERAL = 4
 POLICIES = {
     "kNoCache": "2020",
     "kCacheLHSOnNarrowMul": "2020",
@@ -36,8 +39,8 @@ POLICIES = {
     "kCacheIfSignificantSpeedup": "present",
     "kAlwaysCache": "present",
 }
-# glibc malloc.c: a block with a mapping of its own begins two words (of 4 or 8 bytes) after the
-# start of a page.
+# glibc malloc.c: a block with a memory mapping of its own begins two words (of 4 or 8 bytes) after
+# the start of a page.
 PAGE, HEADERS = 4096, (8, 16)
 FAULTS = ("stale hit", "use after free", "segmentation fault", "double free")
 
@@ -46,10 +49,10 @@ FAULTS = ("stale hit", "use after free", "segmentation fault", "double free")
 class Layer:
     """A fully connected layer as ruy sees it.
 
-    ``address`` is that of its weights ``(units, depth)``, None if it is unknown (and nothing is
-    ever freed there); ``columns`` are the columns of the other side, the batches. ``block`` is rows
-    and columns of the kernel on the side of the weights, ``other`` its columns on the other side;
-    ``kernel`` names the kernel's function.
+    ``address`` is that of its weights ``(units, depth)``; None if it is unknown, and then these
+    weights are never freed. ``columns`` is the number of batches. ``block`` has the rows and
+    columns of a block of packed weights, ``other`` is the number of columns of a block of input
+    rows. ``kernel`` names the kernel's function.
     """
 
     name: str
@@ -65,7 +68,7 @@ class Layer:
 
     @property
     def packed_shape(self) -> tuple[int, int]:
-        """Rows and columns of the packed weights, a multiple of the block's.
+        """(rows, columns) of the packed weights: whole blocks.
 
         >>> Layer("a", 0, depth=1000, units=94).packed_shape
         (1008, 96)
@@ -75,7 +78,8 @@ class Layer:
 
     @property
     def packed(self) -> int:
-        """Bytes of the packed 8-bit weights and an int32 for each packed column.
+        """The number of bytes of the packed 8-bit weights, with an int32 sum for each packed
+        column.
 
         >>> Layer("a", 0, depth=1000, units=96).packed
         97152
@@ -86,8 +90,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Allocate:
-    """Data comes to an address; ``mapped`` is true if it is a mapping of its own, which no longer
-    exists after it is freed."""
+    """Data comes to an address. ``mapped`` is true if it has a memory mapping of its own, which no
+    longer exists after the data is freed; None if unknown (``likely_mapped`` then decides)."""
 
     address: int
     data: str
@@ -96,14 +100,14 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Prepare:
-    """A layer takes the data at an address as its weights."""
+    """A layer takes the data at its address as its weights."""
 
     layer: Layer
 
 
 @dataclass(frozen=True)
 class Run:
-    """A layer runs; an input of ``zeros`` gives the bias without a multiplication."""
+    """A layer runs. An input of zeros (``zeros``) gives the bias without a multiplication."""
 
     name: str
     zeros: bool = False
@@ -127,10 +131,11 @@ Event = Allocate | Prepare | Run | Free | Renew
 class Outcome(NamedTuple):
     """The outcome of an event.
 
-    ``at`` is the data at the address then ("freed" if there is none any more), ``packed`` the data
-    of which the multiplied weights were packed, ``ejected`` the weights whose entries made room,
-    ``entries`` and ``bytes`` the contents of the cache afterwards. ``fault`` is true if numbers
-    are wrong or the program ends.
+    ``event`` is its number, ``what`` its kind. ``at`` is the data at the address after the event
+    ("freed" if there is no data). ``packed`` is the data from which the multiplied weights were
+    packed. ``ejected`` are the data whose entries left the cache to make room. ``entries`` and
+    ``bytes`` are the size of the cache after the event. ``fault`` is true if the layer's numbers
+    are wrong, a free is a second one, or the program ends.
     """
 
     event: int
@@ -152,10 +157,10 @@ class _Entry(NamedTuple):
 
 
 def likely_mapped(address: int) -> bool:
-    """Return true if an address looks like a mapping of its own, as glibc makes it for 128 KiB and
-    more.
+    """Return true if data at an address seems to have a memory mapping of its own, which glibc
+    makes for blocks of 128 KiB and more.
 
-    One in 256 (64 bits) or 512 (32 bits) addresses of the heap looks like that too.
+    Of the heap's addresses, one in 256 (64-bit programs) or 512 (32-bit) also looks like this.
 
     >>> likely_mapped(0xb541f008), likely_mapped(0x754a28)
     (True, False)
@@ -164,11 +169,11 @@ def likely_mapped(address: int) -> bool:
 
 
 def caches(policy: str, layer: Layer) -> bool:
-    """Return true if a policy keeps the packed weights of a layer.
+    """Return true if the cache keeps a layer's packed weights under ``policy``.
 
-    kCacheIfLargeSpeedup keeps them if the other side is at most as wide as a kernel,
-    kCacheIfSignificantSpeedup if it is at most as wide as four. Raises ValueError for an unknown
-    policy.
+    kCacheIfLargeSpeedup keeps them if the batches are at most as many as the columns of a kernel,
+    kCacheIfSignificantSpeedup if they are at most four times as many. Raises ValueError for an
+    unknown policy.
 
     >>> wide = Layer("wide", 0, columns=8)
     >>> [caches(policy, wide) for policy in POLICIES]
@@ -185,8 +190,8 @@ def caches(policy: str, layer: Layer) -> bool:
 
 
 def key(policy: str, layer: Layer) -> tuple[object, ...]:
-    """Return the key by which the cache finds packed weights; the key of 2020 does not have the
-    shape.
+    """Return the key by which the cache finds a layer's packed weights: in 2020 kernel and address,
+    now address, packed shape, block and zero point.
     """
     if POLICIES[policy] == "2020":
         return layer.kernel, layer.address
@@ -196,16 +201,19 @@ def key(policy: str, layer: Layer) -> tuple[object, ...]:
 def replay(
     events: Iterable[Event], policy: str = "kCacheLHSOnNarrowMul", limit: int = LIMIT
 ) -> list[Outcome]:
-    """Return the outcomes of events, one each, up to the first segmentation fault.
+    """Return the outcome of each event, up to the first segmentation fault.
 
-    A run ends as "zeros" (nothing is multiplied), "hit" (packed before), "packed" (now, and kept),
-    "packed once" (now, and not kept), or with a fault: "stale hit" (the packed weights are of other
-    data that was at that address), "use after free" (packed from freed memory, or from data that
-    came there since), "segmentation fault" (packed from memory that is no longer mapped). A free
-    ends as "freed", or with the fault "double free". The cache holds ``limit`` bytes: the entry
-    that was not used for longest goes first; an entry larger than the limit is kept alone. Raises
-    ValueError with the event for an address allocated twice and for a layer that was not prepared
-    or has nothing at its address, ValueError for an unknown policy and for a limit below 0.
+    Outcomes of a run are "zeros" (nothing is multiplied), "hit" (the weights were packed before),
+    "packed" (packed in this run and kept) and "packed once" (packed and not kept). Faults of a run
+    are "stale hit" (the packed weights are of other data that was at the same address), "use after
+    free" (packed from freed memory, or from other data that is at the address now) and
+    "segmentation fault" (packed from memory that is no longer mapped). A free is "freed" or the
+    fault "double free".
+
+    The cache holds at most ``limit`` bytes: the entry that was unused for the longest time leaves
+    first, and an entry larger than the limit is kept alone. Raises ValueError with the number of
+    the event for an address allocated twice and for a layer that was not prepared or has no data at
+    its address. Raises ValueError for an unknown policy and for a limit below 0.
 
     >>> one, two = Layer("one", 0x1000, 8, 4), Layer("two", 0x1000, 8, 4)
     >>> steps = [Allocate(0x1000, "a"), Prepare(one), Run("one"), Free(0x1000), Run("one")]
@@ -225,8 +233,8 @@ def replay(
 
 
 def table(outcomes: Iterable[Outcome]) -> pd.DataFrame:
-    """Return one row per outcome, its fields as columns, the address in hexadecimal ("" for
-    none)."""
+    """Return a table with a row for each outcome and its fields as columns. The address is a
+    hexadecimal text, "" without an address."""
     rows = []
     for step in outcomes:
         row = step._asdict()
@@ -244,15 +252,15 @@ class _Machine:
         caches(policy, Layer("", None))  # an unknown policy is refused before anything is done
         self.policy, self.limit = policy, limit
         self.memory: dict[int | None, Allocate] = {}
-        self.gone: dict[int | None, Allocate] = {}  # the data that was freed last, by its address
-        # Each layer with the data of its weights, by the layer's name.
+        self.gone: dict[int | None, Allocate] = {}  # by address: the data that was freed last
+        # By name: the layer, and the data of its weights when it was prepared.
         self.layers: dict[str, tuple[Layer, str]] = {}
-        # Entries by key, from the longest unused on.
+        # Entries by key; the entry that was unused for the longest time is the first.
         self.cache: dict[tuple[object, ...], _Entry] = {}
-        self.held = 0  # bytes of all entries
+        self.held = 0  # the bytes of all entries together
 
     def step(self, number: int, event: Event) -> Outcome:
-        """Return the outcome of one event."""
+        """Change memory, layers and cache by one event, and return its outcome."""
         name = packed = ""
         address = getattr(event, "address", None)
         ejected: tuple[str, ...] = ()
@@ -262,8 +270,8 @@ class _Machine:
             case Allocate(_, data):
                 if address in self.memory:
                     raise ValueError(
-                        f"event {number}: got {data!r} at {address:#x}, where "
-                        f"{self.at(address)!r} lies, allowed is a free address"
+                        f"event {number}: got {data!r} at address {address:#x}, which holds "
+                        f"{self.at(address)!r}, allowed is a free address"
                     )
                 self.memory[address], outcome = event, "allocated"
             case Free():
@@ -275,8 +283,8 @@ class _Machine:
                 name, address = layer.name, layer.address
                 if address is not None and address not in self.memory:
                     raise ValueError(
-                        f"event {number}: got layer {name} with weights at "
-                        f"{address:#x}, allowed is an address that holds some"
+                        f"event {number}: got layer {name} with weights at address "
+                        f"{address:#x}, which holds no data, allowed is an address with data"
                     )
                 self.layers[name], outcome = (layer, self.at(address)), "prepared"
             case Run(name, zeros):
@@ -308,13 +316,13 @@ class _Machine:
         )
 
     def run(self, layer: Layer, weights: str) -> tuple[str, str, tuple[str, ...]]:
-        """Return (outcome, the data by which the layer multiplies, the ejected data); ``weights``
-        is the data with which it was prepared."""
+        """Run a layer; return (outcome, the data by which the layer multiplies, the ejected data).
+        ``weights`` is the data with which the layer was prepared."""
         kept = caches(self.policy, layer)
         found_by = key(self.policy, layer)
         if kept and found_by in self.cache:
             entry = self.cache.pop(found_by)
-            self.cache[found_by] = entry  # puts the entry last, as the one that was used latest
+            self.cache[found_by] = entry  # moves the entry to the end, as used latest
             if entry.data == weights:
                 return "hit", entry.data, ()
             return "stale hit", entry.data, ()
@@ -336,7 +344,8 @@ class _Machine:
         return outcome, now, ejected
 
     def keep(self, by: tuple[object, ...], entry: _Entry) -> tuple[str, ...]:
-        """Put an entry into the cache; return the data that was ejected for it."""
+        """Put an entry into the cache under the key ``by``; return the data whose entries were
+        ejected to make room."""
         ejected = []
         while self.cache and self.held + entry.bytes > self.limit:
             oldest = self.cache.pop(next(iter(self.cache)))
@@ -347,7 +356,7 @@ class _Machine:
         return tuple(ejected)
 
     def at(self, address: int | None) -> str:
-        """Return the data at an address."""
+        """Return the data at an address; "freed" if there is none, "not told" for None."""
         if address is None:
             return "not told"
         if address in self.memory:

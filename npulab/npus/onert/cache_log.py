@@ -1,11 +1,11 @@
-"""The log that ONE's fully connected layers wrote while weights were freed after packing: its
-reader and its replay.
+"""Reads and replays the log that ONE's fully connected layers wrote when weights were freed after
+packing.
 
 A line is a function, the address of the layer, and an event: ``void onert::backend::cpu::ops::
 FullyConnectedLayer::prepare() 0x752570 cached:  0x754a28``. ``prepare`` logs the address by which
-the cache finds the weights of a layer ("batch_size > 4": not cached), ``fullyConnectedHybrid`` each
-run: its beginning, its end, and the fate of the weights ("tensor->ref is 0" frees them). Lines of
-other functions are passed over.
+the cache finds the weights of a layer ("batch_size > 4" means that they are not cached).
+``fullyConnectedHybrid`` logs the beginning and the end of each run, and the fate of the weights
+("tensor->ref is 0" means that they are freed). Lines of other functions are skipped.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ LAYER_COLUMNS = ["layer", "weights", "runs", "freed", "seen_freed", "stopped"]
 
 
 class LogLine(NamedTuple):
-    """A line of the log: its number from 1, the function, the layer, the event, and the number of
-    the event (an address, a count of references)."""
+    """A line of the log: its number from 1, the function, the address of the layer, the event
+    (``what``), and the event's ``number``: an address or a count of references."""
 
     line: int
     function: str
@@ -55,25 +55,26 @@ class LogLine(NamedTuple):
 
     @property
     def frees(self) -> bool:
-        """True if the weights are freed."""
+        """True if the line says that the layer's weights are freed."""
         return (self.what, self.number) == ("references", 0)
 
 
 @dataclass(frozen=True)
 class Log:
-    """The lines of fully connected layers; ``fault`` is the line at which the program ended, 0 if
-    the log does not say so."""
+    """The lines of fully connected layers in a log. ``fault`` is the number of the line of the
+    segmentation fault, 0 without a fault."""
 
     lines: tuple[LogLine, ...]
     fault: int = 0
 
     @property
     def layers(self) -> pd.DataFrame:
-        """One row per layer, in the order in which they were prepared.
+        """A table with a row for each layer, in the order in which the layers were prepared.
 
-        Columns: layer; weights (the address that is cached, "" if the other side is too wide); runs
-        (whole runs); freed (the line that says so, else 0); seen_freed (the first line that says
-        the weights had been freed, else 0); stopped (true if the log ends inside a run).
+        Columns: layer; weights (their address, "" if they are not cached); runs (the number of
+        whole runs); freed (the first line that frees the weights, else 0); seen_freed (the first
+        line that says that the weights were freed before, else 0); stopped (true if the program
+        ended in a run of the layer).
         """
         rows: dict[int, dict[str, Any]] = {}
         for entry in self.lines:
@@ -96,8 +97,9 @@ class Log:
     def events(self, zeros: bool = False, renewed: bool = False) -> list[Event]:
         """Return the events of the log, for ``cache.replay``.
 
-        With ``zeros`` the input of each layer's first run was zeros; with ``renewed`` there is
-        another context when a layer runs for the second time. The log shows neither.
+        With ``zeros``, the input of each layer's first run is taken to be zeros. With ``renewed``,
+        the program is taken to make another context before the first second run of a layer. The log
+        shows neither.
         """
         found: list[Event] = []
         weights: dict[int, int | None] = {}
@@ -116,7 +118,7 @@ class Log:
                     found.append(Allocate(entry.number, f"weights of {name}"))
                     held.add(entry.number)
             address = weights.get(layer)
-            # A layer that is neither cached nor wide logs no more until it runs.
+            # A layer is prepared when the log says that it is cached or wide, else when it runs.
             if what in ("cached", "wide", "multiplies") and layer not in prepared:
                 columns = NARROW
                 if address is None:
@@ -135,8 +137,8 @@ class Log:
 
 
 class LogReading(NamedTuple):
-    """A possible history that the log does not show: the cache's policy, if the first inputs were
-    zeros, and if the context was renewed.
+    """A possible history that the log does not show: the cache's ``policy``, whether the first
+    inputs were ``zeros``, and whether the context was ``renewed``. ``why`` is its explanation.
     """
 
     name: str
@@ -155,8 +157,8 @@ READINGS = [
 def read_log(text: str) -> Log:
     """Return the log in a text, which may hold other lines too.
 
-    Raises ValueError with the line for a line that is broken or cannot follow the lines before, and
-    for a text without lines of the log.
+    Raises ValueError with the line's number for a line that is broken or cannot follow the lines
+    before. Raises ValueError for a text without lines of the log.
 
     >>> log = read_log('''void onert::ops::FullyConnectedLayer::prepare() 0x10
     ... void onert::ops::FullyConnectedLayer::prepare() 0x10 hybrid
@@ -166,7 +168,7 @@ def read_log(text: str) -> Log:
     """
     lines: list[LogLine] = []
     last: dict[int, LogLine] = {}
-    known: dict[int, int | None] = {}  # the address of each layer in the cache
+    known: dict[int, int | None] = {}  # by layer: the address of its weights, None if not cached
     freed: set[int] = set()
     fault = 0
     for number, text_line in enumerate(text.splitlines(), 1):
@@ -176,8 +178,8 @@ def read_log(text: str) -> Log:
             continue
         if fault:
             raise ValueError(
-                f"line {number}: got a layer's line after the segmentation fault of line {fault}, "
-                "allowed are no further lines"
+                f"line {number}: got a layer's line after the segmentation fault in line {fault}, "
+                "allowed is the fault only after all lines of layers"
             )
         entry = _parsed_line(number, text_line)
         _check_order(entry, last.get(entry.layer), known, freed)
@@ -198,12 +200,12 @@ def read_log(text: str) -> Log:
 
 
 def readings(log: Log) -> pd.DataFrame:
-    """Return a table with a row for each way to read a log (``READINGS``): the log is replayed in
-    that way.
+    """Replay a log in each of the ways to read it (``READINGS``); return a table with a row for
+    each.
 
-    Columns: reading; policy; ends (how the replay ends); faults (how many); agrees (true if it ends
-    at the same run as the log, or if neither ends); why. A reading that agrees is possible; the log
-    does not prove it.
+    Columns: reading; policy; ends (the outcome of the last run); faults (their number); agrees
+    (true if replay and log have the same number of runs and both or neither end in a segmentation
+    fault); why. A reading that agrees is possible; the log does not prove it.
     """
     runs = sum(entry.what == "multiplies" for entry in log.lines)
     rows = []
@@ -223,13 +225,12 @@ def readings(log: Log) -> pd.DataFrame:
 
 
 def _parsed_line(number: int, line: str) -> LogLine:
-    """Return the entry of one line."""
+    """Return the parsed form of one line of a layer. Raises ValueError for another form."""
     whole = WHOLE.match(line)
     if not whole:
         raise ValueError(
             f"line {number}: got {line[:120]!r}, allowed is a line of "
-            "FullyConnectedLayer's prepare() or fullyConnectedHybrid() with the "
-            "address of the layer"
+            "FullyConnectedLayer::prepare() or fullyConnectedHybrid() with the address of the layer"
         )
     function, layer, message = whole[1], int(whole[2], 16), whole[3] or ""
     forms = {form: what for owner, form, what, _ in FORMS if owner == function}
@@ -255,7 +256,9 @@ def _parsed_line(number: int, line: str) -> LogLine:
 def _check_order(
     entry: LogLine, previous: LogLine | None, known: dict[int, int | None], freed: set[int]
 ) -> None:
-    """Raise ValueError for a line that cannot follow the lines before."""
+    """Raise ValueError for a line that cannot follow the lines before it. ``previous`` is the
+    layer's line before, ``known`` has the address of each layer's weights, ``freed`` the addresses
+    that were freed."""
     where = f"line {entry.line}"
     layer = f"{entry.layer:#x}"
     what = entry.what
@@ -270,23 +273,26 @@ def _check_order(
     )
     if entry.function == PREPARE:
         if what == "cached" and entry.number is None:
-            raise ValueError(f"{where}: got no address, allowed is the address of the weights")
+            raise ValueError(
+                f"{where}: got no address after 'cached', allowed is the address of the weights"
+            )
         return
     refuse_if(entry.layer not in known, where, f"a run of {layer}", "is a layer that was prepared")
     address = known[entry.layer]
     if what in ("multiplies", "multiplied") and entry.number != address:
         raise ValueError(
-            f"{where}: got {_address_text(entry.number)} as the weights of {layer}, allowed is "
-            f"{_address_text(address)} as it was prepared"
+            f"{where}: got {_address_text(entry.number)} as the weights of layer {layer}, allowed "
+            f"is {_address_text(address)}, with which the layer was prepared"
         )
     if what in ("drops", "freed before") and address is None:
         raise ValueError(
-            f"{where}: got {what!r} of {layer}, allowed is that only if its weights are cached"
+            f"{where}: got {what!r} of layer {layer}, whose weights are not cached, allowed is "
+            "this line only for cached weights"
         )
     if what == "freed before" and address not in freed:
         raise ValueError(
-            f"{where}: got weights of {layer} freed before, allowed is that only after a line "
-            "that frees them"
+            f"{where}: got 'freed before' for the weights of layer {layer}, allowed is this line "
+            "only after a line that frees these weights"
         )
 
 

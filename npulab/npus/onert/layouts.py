@@ -1,5 +1,5 @@
-"""The layouts of ruy's packed matrices: padded to whole blocks, of the size that the kernel of a
-path reads, with a sum for each column."""
+"""The layouts of ruy's packed matrices. A matrix is filled up to whole blocks, of the size that the
+kernels of a path read; a packed 8-bit matrix ends with a sum for each column."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ def packed(
     zero_point: int = 0,
     stride: int = 0,
 ) -> Layout:
-    """Return the layout of a packed 8-bit matrix ``(depth, columns)`` of a path: elements, then an
-    int32 sum for each column.
+    """Return the layout of an 8-bit matrix ``(depth, columns)`` as ruy packs it on a path: its
+    elements, then an int32 sum for each column.
 
-    ``side`` is "lhs" (weights, their columns are output channels) or "rhs" (input rows as columns).
-    ``dtype`` is the type of the source, int8, or uint8, which is stored as int8 by XOR 0x80.
-    ``zero_point`` is that of the source; it is also the fill, which the sums count. ``stride`` is
-    the number of elements from column to column, 0 for the number of rows. Source: google/ruy
-    ruy/mat.h, kernel_arm.h, kernel_x86.h. Raises ValueError for a zero point that is not a code,
-    LookupError for an unknown path, side or type.
+    ``side`` is "lhs" (weights: columns are output channels) or "rhs" (input rows as columns).
+    ``dtype`` is the type before packing: int8, or uint8, which is stored as int8 by XOR 0x80.
+    ``zero_point`` is the zero point before packing; it is also the fill, which the sums include.
+    ``stride`` is the number of elements from column to column, 0 for the number of packed rows.
+    Source: google/ruy ruy/mat.h, kernel_arm.h, kernel_x86.h. Raises ValueError for a zero point
+    outside of ``dtype`` and for a ``stride`` that is too small, LookupError for an unknown path,
+    side or type.
 
     >>> packed((3, 2), "avx2").at(2, 1)
     np.int64(6)
@@ -53,8 +54,8 @@ def packed(
 def packed_float(
     shape: tuple[int, int], chip: str, side: str = "lhs", *, stride: int = 0
 ) -> Layout:
-    """Return the layout of a packed float32 matrix ``(depth, columns)`` of a path: blocks of a
-    single row, filled with 0, without sums.
+    """Return the layout of a float32 matrix ``(depth, columns)`` as ruy packs it on a path: blocks
+    of a single row, filled with 0, without sums.
 
     ``side`` and ``stride`` are as in ``packed``. Raises LookupError for an unknown path or side.
 
@@ -67,8 +68,8 @@ def packed_float(
 
 
 def apart(rows: int, itemsize: int = 1) -> int:
-    """Return the elements from column to column if aliasing is avoided: the number of rows, and 64
-    more if the rows are whole KiB.
+    """Return the number of elements from column to column if ruy avoids aliasing: the number of
+    rows, or 64 more if a column's bytes are a multiple of 1024.
 
     >>> apart(1008), apart(1024), apart(256, 4)
     (1008, 1088, 320)
@@ -86,8 +87,9 @@ def _facts(chip: str, side: str) -> Mapping[str, int]:
 
 
 def _apart(layout: Layout, shape: tuple[int, int], rows: int, columns: int, stride: int) -> Layout:
-    """Return the layout with its strips of columns as far apart as the stride states, and the sums
-    after the last strip.
+    """Return the layout with columns ``stride`` elements apart, and the sums after the last strip
+    (the columns of a block). ``rows`` and ``columns`` are the size of a block. Raises ValueError
+    for a stride below the number of packed rows.
     """
     high = up(shape[0], rows)
     if stride in (0, high):

@@ -16,7 +16,7 @@ from npulab.npus.onert.words import ACTIVATION_NAMES, DTYPES, HYBRID, NAMES, Val
 from npulab.quant.emulate import clamp_range
 from npulab.quant.layers import FullyConnected, Layer, QuantParams
 
-# The properties of a quantized layer's outline.
+# Names in the outline of a quantized layer: of its zero points, and of its scales.
 POINTS = ("input zero point", "weight zero point", "output zero point")
 SCALES = ("input scale", "output scale")
 
@@ -25,11 +25,12 @@ def lift(capture: Capture) -> Lifted:
     """Return the fully connected layer of the capture's words and packed weights, its input and
     captured output.
 
-    Input and output have the leading axes of the input in ``capture.parameters``, else ``(batches,
-    ...)``. A hybrid layer has float32 input and output, a quantized layer codes; the scales
-    stand in the words and buffers. Raises ValueError if words or bytes are not a layer's (blocks of
-    another path, sizes that do not fit, fill that is not the zero point, wrong sums, packed rows
-    that differ from the input), Unsupported without the weights' buffers.
+    Input and output have the leading axes of ``capture.parameters["input_shape"]``, else
+    ``(batches, ...)``. A hybrid layer has float32 input and output, a quantized layer codes. Scales
+    are read from words and buffers. Raises ValueError if words or bytes are not a layer's, for
+    example for blocks of another path, sizes that do not fit, fill that is not the zero point,
+    wrong sums, or packed rows that differ from the input. Raises Unsupported without the weights'
+    buffers.
     """
     v = values_of(capture)
     hybrid = v["operation"] == HYBRID
@@ -42,7 +43,7 @@ def lift(capture: Capture) -> Lifted:
     scales = numbers(capture, "weight_scales", "float32", count)
     if not np.all(np.isfinite(scales) & (scales > 0)):
         raise ValueError(
-            f"capture {capture.name}: buffer 'weight_scales': got {scales.min()} to "
+            f"capture {capture.name}: buffer 'weight_scales': got scales of {scales.min()} to "
             f"{scales.max()}, allowed are positive finite numbers"
         )
     weight_scale = scales.tolist()[0]
@@ -70,7 +71,8 @@ def lift(capture: Capture) -> Lifted:
 
 
 def _check_requantizing(capture: Capture, v: Values, layer: FullyConnected, count: int) -> None:
-    """Raise ValueError if multipliers and clamps do not follow from the layer's scales."""
+    """Raise ValueError if recorded multipliers, exponents or clamps do not follow from the layer's
+    scales. ``count`` is the number of multipliers."""
     fixed, exponents = multipliers(layer, capture.chip)
     for name, right in (("multipliers", fixed), ("exponents", exponents)):
         got = numbers(capture, name, "int32", count)
@@ -78,8 +80,8 @@ def _check_requantizing(capture: Capture, v: Values, layer: FullyConnected, coun
         if len(wrong):
             at = int(wrong[0])
             raise ValueError(
-                f"capture {capture.name}: buffer {name!r}, number {at}: got {got[at]}, "
-                f"allowed with its scales is {right[at]}"
+                f"capture {capture.name}: buffer {name!r}, element {at}: got {got[at]}, "
+                f"allowed with the layer's scales is {right[at]}"
             )
     rule = rule_name(capture.chip, bool(v["per_channel"]))
     low, high = clamp_range(layer, np.dtype(layer.dtype), rule)
@@ -92,8 +94,9 @@ def _check_requantizing(capture: Capture, v: Values, layer: FullyConnected, coun
 
 
 def _input(capture: Capture, v: Values, dtype: str) -> Array | None:
-    """Return the input ``(batches, input_size)``, checked against the packed rows; None for float32
-    if only packed rows were recorded."""
+    """Return the input ``(batches, input_size)``; None if none was recorded. Codes are read from
+    packed rows if need be; a float32 input is not. Raises ValueError if recorded packed rows or
+    their scales differ from those of the input."""
     packed = None
     if RHS in capture.buffers:
         packed = codes_of(capture, v, "rhs")
@@ -115,7 +118,8 @@ def _input(capture: Capture, v: Values, dtype: str) -> Array | None:
 
 
 def _refuse_difference(capture: Capture, name: str, got: Array | None, right: Array) -> None:
-    """Raise ValueError if a recorded buffer differs from the buffer that the input gives."""
+    """Raise ValueError if the recorded buffer ``name`` (``got``, None if it was not recorded)
+    differs from the buffer that the recorded input gives (``right``)."""
     if got is None or np.array_equal(got, right):
         return
     at = tuple(np.argwhere(got != right)[0].tolist())
@@ -124,15 +128,16 @@ def _refuse_difference(capture: Capture, name: str, got: Array | None, right: Ar
         where += f", input {at[1]}"
     raise ValueError(
         f"capture {capture.name}: buffer {name!r}, {where}: got {got[at]}, allowed is "
-        f"{right[at]}, which the input makes"
+        f"{right[at]}, which follows from the buffer 'input'"
     )
 
 
 def _shape(known: Any, v: Values) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the input's shape and its axes of batches: as known if that fits, else two axes.
+    """Return the input's shape, and its leading axes that count batches. The shape is ``known``
+    (recorded) if that fits the words, else ``(batches, input_size)``.
 
-    Batches are all axes but the last three if these make an input together, all but the last if
-    that does.
+    Batches are all axes except the last three if these three have ``input_size`` elements, else all
+    axes except the last.
     """
     batches, size = v["batches"], v["input_size"]
     whole = isinstance(known, list) and all(type(n) is int and n > 0 for n in known)
@@ -144,11 +149,11 @@ def _shape(known: Any, v: Values) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
-    """Return outputs, inputs, operation and activation by name, for a quantized layer zero points
-    and scales too.
+    """Return properties, by name, that tell two layers apart: the numbers of outputs and inputs,
+    whether the layer is hybrid, its activation and, of a quantized layer, zero points and scales.
 
-    Empty for words that contradict each other, and for layers that the runtime does not multiply in
-    this way.
+    The result is empty for words that contradict each other, and for layers that are not fully
+    connected or not of a type of ``DTYPES``.
     """
     if isinstance(subject, Capture):
         try:
@@ -172,6 +177,6 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
     properties = {"outputs": outputs, "inputs": inputs, "hybrid": hybrid, "activation": activation}
     if not hybrid:
         properties |= zip(POINTS, points, strict=True)
-        # The words hold float32.
+        # Words hold scales as float32, so a layer's scales are rounded to float32 too.
         properties |= zip(SCALES, np.asarray(scales, np.float32).tolist(), strict=True)
     return properties

@@ -34,21 +34,24 @@ def lower(
     name: str = "lowered",
     features: Iterable[str] = (),
 ) -> Capture:
-    """Return the multiplication of a fully connected layer: the words of the call, packed weights
-    and, with ``x``, the input and its packed rows.
+    """Return the capture of a fully connected layer's multiplication: the words of the call, packed
+    weights and, with ``x``, the input and its packed rows.
 
-    ``chip`` is a path of ruy. ``x`` is ``(..., I)`` or ``(..., H, W, C)`` of I elements, every row
-    a batch; float32 for a hybrid layer (``dtype`` "float32"), int8 or uint8 for a quantized layer.
-    Buffers: ``coefficients`` (packed weights, then sums), ``weight_scales`` (float32) and
-    ``biases`` (float32; int32 in units of both scales), of a quantized layer ``multipliers`` and
-    ``exponents`` (int32); ``input``, ``input_rows`` (packed, then sums) and, of a hybrid layer,
-    ``input_scales`` (float32, one a row). Without ``x`` there is one batch.
+    ``chip`` is a path of ruy. ``x`` is ``(..., I)``, or ``(..., H, W, C)`` with I elements in the
+    last three axes; each I elements are a batch. A hybrid layer (``dtype`` "float32") has a float32
+    input, a quantized layer an int8 or uint8 input. Without ``x`` there is one batch.
 
-    ``features`` are ``cached-weights`` (they came out of the prepacked cache),
-    ``fused-multiply-add`` (of a hybrid layer) and ``avoid-aliasing`` (ruy of 2020: columns whose
-    depth is whole KiB lie 64 bytes further apart). The runtime uses ruy if the units are a
-    multiple of 4; this is not checked here. Raises ValueError for a layer or input that is not
-    supported, Unsupported for an unknown chip, LookupError for an unknown feature.
+    Buffers of every layer: ``coefficients`` (packed weights, then sums), ``weight_scales``
+    (float32) and ``biases`` (float32 of a hybrid layer; else int32, in units of input scale *
+    weight scale). A quantized layer also has ``multipliers`` and ``exponents`` (int32). With ``x``
+    there are ``input``, ``input_rows`` (packed, then sums) and, of a hybrid layer, ``input_scales``
+    (float32, one for each row).
+
+    ``features`` are ``cached-weights`` (the packed weights come from ruy's cache),
+    ``fused-multiply-add`` (of a hybrid layer) and ``avoid-aliasing`` (ruy of 2020: columns of whole
+    KiB lie 64 bytes further apart). The runtime uses ruy if the units are a multiple of 4; this is
+    not checked. Raises ValueError for a layer or input that is not supported, Unsupported for an
+    unknown chip, LookupError for an unknown feature.
     """
     FACTS.features(chip)
     quirks = set(features)
@@ -70,7 +73,7 @@ def lower(
 
 
 def features_of(capture: Capture) -> tuple[str, ...]:
-    """Return the features that make ``lower`` give the capture's words again; raise as
+    """Return the features with which ``lower`` gives the capture's words again; raises as
     ``values_of``."""
     v = values_of(capture)
     shown = {CACHED: v["lhs_is_prepacked"], FUSED: v["fused_multiply_add"]}
@@ -79,8 +82,9 @@ def features_of(capture: Capture) -> tuple[str, ...]:
 
 
 def _check_layer(layer: Any, quirks: set[str]) -> None:
-    """Raise ValueError for a layer that is neither hybrid nor of codes, or has scales that float32
-    cannot hold, LookupError if it is to be fused and is not hybrid."""
+    """Raise ValueError for a layer that is neither hybrid nor quantized, has too many weights, or
+    has scales that float32 cannot hold. Raise LookupError for the feature ``fused-multiply-add``
+    with a layer that is not hybrid."""
     if not isinstance(layer, FullyConnected) or layer.dtype not in ("float32", "int8", "uint8"):
         raise ValueError(
             f"lower for onert: got {layer!r}, allowed is a FullyConnected of float32 "
@@ -88,8 +92,8 @@ def _check_layer(layer: Any, quirks: set[str]) -> None:
         )
     if layer.weights.size > MOST_BYTES // 2:
         raise ValueError(
-            f"lower for onert: got {layer.weights.size} weights, at most "
-            f"{MOST_BYTES // 2} are allowed"
+            f"lower for onert: got {layer.weights.size} weights, allowed are at most "
+            f"{MOST_BYTES // 2}"
         )
     hybrid = layer.dtype == "float32"
     if FUSED in quirks and not hybrid:
@@ -108,7 +112,8 @@ def _check_layer(layer: Any, quirks: set[str]) -> None:
 
 
 def _checked_input(layer: FullyConnected, x: Any) -> Array:
-    """Return the input as an array; raise ValueError if it does not fit the layer."""
+    """Return the input as an array. Raises ValueError for a shape or type that does not fit the
+    layer, and for too many bytes of input or output."""
     x = np.asarray(x)
     size = layer.input_shape[0]
     types = ["int8", "uint8"]
@@ -119,21 +124,22 @@ def _checked_input(layer: FullyConnected, x: Any) -> Array:
         fits = True
     if not fits or not x.size or x.dtype.name not in types:
         raise ValueError(
-            f"x: got shape {x.shape} {x.dtype}, allowed is (..., {size}), or (..., H, "
-            f"W, C) of as many, of {' or '.join(types)}"
+            f"x: got shape {x.shape} {x.dtype}, allowed is (..., {size}), or (..., H, W, C) with "
+            f"H * W * C the same number, of {' or '.join(types)}"
         )
     batches = x.size // size
     units = layer.output_shape[0]
     if 4 * max(x.size, batches * units) > MOST_BYTES // 2:
         raise ValueError(
-            f"x: got {batches} rows of {size} for {units} units, at most "
-            f"{MOST_BYTES // 2} bytes of input and of output are allowed"
+            f"x: got {batches} rows of {size} for {units} units, allowed are at most "
+            f"{MOST_BYTES // 2} bytes of input and as many of output, at 4 bytes a number"
         )
     return x
 
 
 def _values(layer: FullyConnected, chip: str, rows: Array | None, quirks: set[str]) -> Values:
-    """Return the fields of the call."""
+    """Return the values of the call by field. ``rows`` is the input ``(batches, input_size)``, None
+    for one batch without data."""
     facts = FACTS.chips[chip]
     units, depth = layer.weights.shape
     several = per_channel(layer.weight_q.scale)
@@ -181,8 +187,8 @@ def _side(
     zero: int,
     avoids: bool,
 ) -> Values:
-    """Return the fields of a packed matrix ``(depth, columns)`` of the weights or the input;
-    ``avoids``: columns of whole KiB lie further apart."""
+    """Return the values of the fields of a packed matrix, "lhs" or "rhs". ``shape`` is its (depth,
+    columns) before packing. With ``avoids``, columns of whole KiB lie further apart."""
     depth, count = shape
     rows = facts[f"{side}_kernel_rows"]
     columns = facts[f"{side}_kernel_columns"]
@@ -199,18 +205,19 @@ def _side(
         )
     if wide * stride > MOST_BYTES:
         raise ValueError(
-            f"lower for onert: got {count} columns of {depth} to pack, at most "
-            f"{MOST_BYTES} bytes are allowed"
+            f"lower for onert: got {count} columns of {depth} to pack, allowed are columns of at "
+            f"most {MOST_BYTES} bytes in all, packed"
         )
     fields = {"kernel_rows": rows, "kernel_columns": columns, "type": SCALARS[dtype]}
     fields |= {"rows": high, "columns": wide, "stride": stride}
-    # Codes of uint8 are packed as int8, less by 128.
+    # Codes of uint8 are packed as int8, less 128.
     fields["zero_point"] = zero - codes.min - SIGNED
     return {f"{side}_{name}": value for name, value in fields.items()}
 
 
 def _constants(layer: FullyConnected, chip: str, v: Values) -> dict[str, bytes]:
-    """Return the buffers that do not depend on the input."""
+    """Return the buffers, by name, that do not depend on the input: weights, biases and scales or
+    multipliers."""
     scales = np.atleast_1d(np.asarray(layer.weight_q.scale, "<f4"))
     buffers = {LHS: _packed_side(layer.weights, chip, v, "lhs"), "weight_scales": scales.tobytes()}
     if v["operation"] == HYBRID:
@@ -224,7 +231,8 @@ def _constants(layer: FullyConnected, chip: str, v: Values) -> dict[str, bytes]:
 
 
 def _input_buffers(rows: Array, chip: str, v: Values) -> dict[str, bytes]:
-    """Return the input, and its rows as they are packed."""
+    """Return buffers by name: ``input``, its packed rows ``input_rows`` and, of a hybrid layer,
+    ``input_scales``."""
     little = rows.astype(rows.dtype.newbyteorder("<"))
     buffers = {"input": little.tobytes()}
     if v["operation"] == HYBRID:

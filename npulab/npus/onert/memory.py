@@ -18,21 +18,23 @@ PACKED = {"lhs": LHS, "rhs": RHS}
 
 
 def numbers(capture: Capture, name: str, dtype: str, *shape: int) -> np.ndarray:
-    """Return a buffer as little-endian numbers of a shape; raise as ``buffer_of``."""
+    """Return a buffer, read as little-endian numbers ``dtype``, in ``shape``; raises as
+    ``buffer_of``."""
     kind = np.dtype(dtype).newbyteorder("<")
     data = buffer_of(capture, name, math.prod(shape) * kind.itemsize)
     return np.frombuffer(data, kind).reshape(shape)
 
 
 def packed_bytes(capture: Capture, v: Values, side: str) -> bytes:
-    """Return the buffer of a packed side: its columns, then a sum for each; raise as
-    ``buffer_of``."""
+    """Return the buffer of a packed matrix, "lhs" or "rhs": its columns, then a sum for each
+    column. Raises as ``buffer_of``."""
     column = v[f"{side}_stride"] + SUM_BYTES
     return buffer_of(capture, PACKED[side], column * v[f"{side}_columns"])
 
 
 def layout_of(v: Values, side: str, chip: str) -> Layout:
-    """Return the layout of a packed side, of its source's type."""
+    """Return the layout of a packed matrix, "lhs" or "rhs". The layout's type and zero point are
+    those before packing."""
     columns = v["units"]
     if side == "rhs":
         columns = v["batches"]
@@ -47,7 +49,8 @@ def layout_of(v: Values, side: str, chip: str) -> Layout:
 
 
 def zero_point(v: Values, side: str) -> int:
-    """Return the zero point of a side's source: for uint8, 128 more than the packed one."""
+    """Return the zero point of a matrix, "lhs" or "rhs", before packing: for uint8 it is 128 more
+    than after packing."""
     packed = int(v[f"{side}_zero_point"])
     if NAMES[v[f"{side}_type"]] == "uint8":
         return packed + SIGNED
@@ -55,12 +58,13 @@ def zero_point(v: Values, side: str) -> int:
 
 
 def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
-    """Return the codes of a side's source ``(columns, depth)``: of each unit, or of each batch.
+    """Return the codes of a packed matrix before packing: ``(units, depth)`` for "lhs", ``(batches,
+    depth)`` for "rhs".
 
-    Raises as ``buffer_of``, ValueError for fill that is not the zero point and for a wrong sum of a
-    column.
+    Raises as ``buffer_of``, and ValueError for fill that is not the zero point and for a wrong sum
+    of a column.
     """
-    data = packed_bytes(capture, v, side)  # the size is checked before a layout of it is made
+    data = packed_bytes(capture, v, side)  # checks the size before a layout of this size is made
     layout = layout_of(v, side, capture.chip)
     stored = np.frombuffer(data, np.uint8)
     packed = np.frombuffer(again(layout, data, v, side), np.uint8)
@@ -84,9 +88,10 @@ def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
 
 
 def again(layout: Layout, data: bytes, v: Values, side: str) -> bytes:
-    """Return the buffer with its elements unpacked and packed again, fill and sums computed anew.
+    """Return the bytes of a packed matrix after unpacking and packing its elements again, which
+    computes fill and sums anew.
 
-    Bytes between strips of columns, which the packer does not write, keep their values.
+    Gaps between strips (the columns of a block), which ruy does not write, keep their bytes.
     """
     rows, stride = v[f"{side}_rows"], v[f"{side}_stride"]
     columns = v[f"{side}_kernel_columns"]
@@ -98,10 +103,10 @@ def again(layout: Layout, data: bytes, v: Values, side: str) -> bytes:
 
 
 def recode(capture: Capture) -> bytes:
-    """Return the coefficient buffer with the weights unpacked and packed again, fill and sums made
-    anew.
+    """Return the coefficient buffer after unpacking and packing the weights again, which computes
+    fill and sums anew.
 
-    Raises ValueError if the words contradict each other or the buffer has another size.
+    Raises ValueError if words contradict each other or the buffer has another size than they say.
     """
     v = values_of(capture)
     data = packed_bytes(capture, v, "lhs")
@@ -109,10 +114,11 @@ def recode(capture: Capture) -> bytes:
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Return every byte of the packed weights in order, then the sum of each column.
+    """Return an item for every byte of the packed weights in order (a single item for a gap between
+    strips), then an item for the sum of each column.
 
-    A weight has its output channel and, as ``row``, the input by which it is multiplied; its value
-    is the model's code. Raises as ``recode``.
+    A weight has its output channel and, as ``row``, the number of the input that it multiplies; its
+    value is the model's code. Raises as ``recode``.
     """
     v = values_of(capture)
     data = packed_bytes(capture, v, "lhs")

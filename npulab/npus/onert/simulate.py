@@ -1,8 +1,8 @@
-"""The simulated device: the kernels of a path, from the words of a call and bytes to the output's
-bytes.
+"""The simulated device: it computes the output's bytes from the words of a call and bytes, as the
+kernels of a path do.
 
 It shares tables and kit with the other modules, and no other code, so that its agreement with lift
-and emulation means something.
+and emulation proves something.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from npulab.npus.onert.facts import BLOCK, CHIPS, EXPECTED, MOST_BYTES
 
 HYBRID, QUANTIZED = 0, 1
 TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int8)}
-# Lower and upper bound of the output, by the code of the activation.
+# Key: the code of an activation. Value: the lower and the upper bound of the output.
 BOUNDS = {0: (-inf, inf), 1: (0.0, inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}
 MOST_PRODUCTS = 2**30
-# Values that the quantizing loop takes at a time; the values left over are rounded in another way
-# (source L).
+# The loop that quantizes a row takes this many values at a time; the last values, which are fewer,
+# are rounded in another way (source L).
 VECTOR = 8
 F = np.float32
-# The buffer that holds a packed matrix, by its side.
+# By side: the name of the buffer that holds its packed matrix.
 BUFFERS = {"lhs": "coefficients", "rhs": "input_rows"}
 Values = Mapping[str, Any]
 
 
 class PackedMatrix(NamedTuple):
-    """The fields of a packed matrix, weights (lhs) or input rows (rhs): the sizes of matrix and
-    blocks, and the elements from one column to the next.
+    """The fields of a packed matrix: ``side`` is "lhs" (weights) or "rhs" (input rows). ``rows``
+    and ``columns`` are its size, ``kernel_rows`` and ``kernel_columns`` the size of a block.
+    ``stride`` is the number of elements from one column to the next.
     """
 
     side: str
@@ -53,16 +54,17 @@ class PackedMatrix(NamedTuple):
 
 
 def simulate(capture: Capture) -> bytes:
-    """Return the output buffer after the capture's call ran: float32 of a hybrid layer, else codes,
-    batch by batch.
+    """Return the output buffer after the capture's call ran, batch by batch: float32 of a hybrid
+    layer, codes of a quantized layer.
 
-    Rows that are not prepacked are quantized and packed from ``input``. Raises Hang, with the
-    reason, for a call that would fault (sizes of 0, blocks that do not fill their matrix, reads
-    past the end of a buffer), Unsupported for other jobs and for buffers that are missing.
+    Input rows that are not prepacked are quantized and packed from the buffer ``input``. Raises
+    Hang, with the reason, for a call that would fault, for example for sizes of 0, blocks that do
+    not fill their matrix, or reads past the end of a buffer. Raises Unsupported for other jobs and
+    for missing buffers.
     """
     v = only_job(capture, BLOCK, "the simulated device runs")
     paths = {facts["path"]: facts for facts in CHIPS.values()}
-    hang_if(v["path"] not in paths, f"path is {v['path']:#x}, which no kernels are for")
+    hang_if(v["path"] not in paths, f"path is {v['path']:#x}, for which there are no kernels")
     _check_call(v)
     if v["operation"] == QUANTIZED:
         return _quantized(capture, v, bool(paths[v["path"]].get("one_rounding")))
@@ -70,38 +72,46 @@ def simulate(capture: Capture) -> bytes:
 
 
 def _check_call(v: Values) -> None:
-    """Raise Hang for sizes and modes that no kernel takes."""
+    """Raise Hang for sizes and modes of a call that no kernel takes."""
     known(v, EXPECTED["device"])
     batches, units, stride, depth = v["batches"], v["units"], v["dst_stride"], v["lhs_rows"]
     _check_side(v, PackedMatrix.of(v, "lhs"), units)
     _check_side(v, PackedMatrix.of(v, "rhs"), batches)
-    hang_if(depth != v["rhs_rows"], f"lhs_rows is {depth} and rhs_rows {v['rhs_rows']}")
+    hang_if(
+        depth != v["rhs_rows"], f"lhs_rows is {depth} and rhs_rows {v['rhs_rows']}, not the same"
+    )
     if 4 * ((batches - 1) * stride + units) > MOST_BYTES:
         raise Hang(
-            f"the output of {batches} batches {stride} apart does not fit {MOST_BYTES} bytes"
+            f"the output of {batches} batches, {stride} elements apart, does not fit "
+            f"{MOST_BYTES} bytes"
         )
     if batches * units * depth > MOST_PRODUCTS:
-        raise Hang(f"{batches} x {units} x {depth} are more than {MOST_PRODUCTS} products")
+        raise Hang(
+            f"{batches} batches x {units} units x {depth} rows are more than the {MOST_PRODUCTS} "
+            "products that the simulated device computes"
+        )
 
 
 def _check_side(v: Values, matrix: PackedMatrix, count: int) -> None:
-    """Raise Hang if a packed matrix is not whole blocks with ``count`` columns."""
+    """Raise Hang if a packed matrix is not whole blocks, does not have room for ``count`` columns
+    of the input's size, or is too large to simulate."""
     side, rows, columns, pitch, high, wide, order, *_ = matrix
     if rows % high or columns % wide or order:
         raise Hang(
-            f"{side}: {rows} x {columns} are not whole blocks of {high} x {wide}, in columns"
+            f"{side}: {rows} x {columns} are not whole blocks of {high} x {wide} in the order of "
+            "columns"
         )
     if count > columns or v["input_size"] > rows or pitch < rows:
         raise Hang(
-            f"{side}: {v['input_size']} x {count} do not fit {rows} x {columns} with a "
-            f"stride of {pitch}"
+            f"{side}: {v['input_size']} rows x {count} columns do not fit {rows} x {columns} with "
+            f"a stride of {pitch}"
         )
-    # The simulated kernel keeps a strip of columns, and its sums, as int64.
+    # The simulated kernel keeps the columns of a block, or their sums, as int64.
     strip = 8 * wide * max(rows, v["batches"])
     if max(columns * pitch, strip) > MOST_BYTES:
         raise Hang(
-            f"{side}: {columns} columns of {pitch} bytes, or {strip} bytes for a strip of "
-            f"them, do not fit {MOST_BYTES} bytes"
+            f"{side}: {columns} columns of {pitch} bytes, or the {strip} bytes of a simulated "
+            f"block of columns, do not fit {MOST_BYTES} bytes"
         )
 
 
@@ -130,7 +140,7 @@ def _hybrid(capture: Capture, v: Values) -> bytes:
                 values = total * scale + bias
         if nothing:
             values = np.full(batches, bias)
-        # Not np.clip: a bound of 0 has to replace -0.
+        # np.clip would keep -0, but a bound of 0 has to replace it.
         values = np.where(values >= high, F(high), values)
         values = np.where(values <= low, F(low), values)
         out[unit :: v["dst_stride"]][:batches] = values
@@ -164,7 +174,7 @@ def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
         exponent = int(exponents[unit % count])
         if not -31 <= exponent <= 30:
             raise Hang(
-                f"exponent {exponent} of unit {unit} is outside of what a shift does, -31 to 30"
+                f"exponent {exponent} of unit {unit} is not one that a shift can do, -31 to 30"
             )
         total = wrapped(sums + int(biases[unit]))
         values = requantize(total, multiplier, exponent)
@@ -175,14 +185,14 @@ def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
 
 
 def _once(total: Array, multiplier: int, exponent: int) -> Array:
-    """The product shifted right once, ties up."""
+    """Return ``total * multiplier * 2**(exponent - 31)`` rounded once, ties up."""
     shift = 31 - exponent
     return (total * multiplier + 2**shift // 2) // 2**shift
 
 
 def _twice(total: Array, multiplier: int, exponent: int) -> Array:
-    """The high half of the doubled product, then a right shift by the other bits; both round ties
-    up.
+    """Return ``total * multiplier * 2**(exponent - 31)`` rounded twice, ties up: to the high half
+    of the doubled product, then in the right shift by a negative exponent.
     """
     shifted = wrapped(total * 2 ** max(exponent, 0))
     high = (shifted * multiplier + 2**30) // 2**31
@@ -191,15 +201,15 @@ def _twice(total: Array, multiplier: int, exponent: int) -> Array:
 
 
 def _fused(total: Array, scale: Array, bias: np.float32) -> Array:
-    """``total * scale + bias`` rounded once.
+    """Return ``total * scale + bias`` rounded to float32 once.
 
-    The sum is formed in float64 and made odd if it is not exact, so that the rounding to float32
-    does not round a second time.
+    If the sum in float64 is not exact, it is rounded to the odd neighbour. The rounding to float32
+    then gives the same as rounding the exact sum.
     """
     product = total.astype(np.float64) * scale.astype(np.float64)
     addend = float(bias)
     whole = product + addend
-    # Knuth's two-sum: ``rest`` is what the sum lost.
+    # Knuth's two-sum: ``rest`` is the rounding error of the sum.
     part = whole - product
     rest = (product - (whole - part)) + (addend - part)
     inexact = np.isfinite(whole) & (rest != 0)
@@ -210,13 +220,15 @@ def _fused(total: Array, scale: Array, bias: np.float32) -> Array:
 
 
 def _products(capture: Capture, v: Values, rows: Array, rhs_zero: int) -> Iterator[Array]:
-    """Yield the sums ``(batches,) int64`` of each unit, with the zero points' share subtracted,
-    strip of columns by strip.
+    """Yield the sums ``(batches,) int64`` of products of each unit, without the zero points' share.
+
+    ``rows`` are packed input rows, ``rhs_zero`` is their zero point.
     """
     units, batches, step = v["units"], v["batches"], v["rhs_kernel_columns"]
     weights = PackedMatrix.of(v, "lhs")
     wide = weights.kernel_columns
-    # The sums of columns lie after the packed weights; without a zero point nothing reads them.
+    # The sums of columns lie after the packed weights. They are read only if the input's zero point
+    # is not 0.
     sums = np.zeros(weights.columns, np.int64)
     if rhs_zero:
         start = weights.stride * weights.columns
@@ -236,7 +248,7 @@ def _products(capture: Capture, v: Values, rows: Array, rhs_zero: int) -> Iterat
 
 
 def _strip(capture: Capture, column: int, matrix: PackedMatrix) -> Array:
-    """Return the strip of columns that begins with a column, ``(kernel_columns, rows) int64``."""
+    """Return the columns of one block from ``column`` on, ``(kernel_columns, rows) int64``."""
     high, wide = matrix.kernel_rows, matrix.kernel_columns
     shape = (matrix.rows // high, wide, high)
     if matrix.kernel_order:
@@ -249,7 +261,7 @@ def _strip(capture: Capture, column: int, matrix: PackedMatrix) -> Array:
 
 
 def _prepacked(capture: Capture, v: Values) -> Array:
-    """Return the packed input rows, ``(rhs_columns, rhs_rows) int8``."""
+    """Return the input rows that were packed before the call, ``(rhs_columns, rhs_rows) int8``."""
     matrix = PackedMatrix.of(v, "rhs")
     wide = matrix.kernel_columns
     rows = np.empty((matrix.columns, matrix.rows), np.int8)
@@ -259,8 +271,8 @@ def _prepacked(capture: Capture, v: Values) -> Array:
 
 
 def _measured(capture: Capture, v: Values) -> tuple[Array, Array, bool]:
-    """Quantize the float32 input: return rows of codes, a scale for each row, and true if the whole
-    input is 0.
+    """Return the float32 input quantized: rows of codes, a scale for each row, and True if the
+    whole input is 0.
     """
     batches, size = v["batches"], v["input_size"]
     x = _numbers_at(capture, "input", "<f4", batches, size)
@@ -277,11 +289,12 @@ def _measured(capture: Capture, v: Values) -> tuple[Array, Array, bool]:
             inverse = F(127) / most
         if not np.isfinite(most) or not np.isfinite(inverse):
             raise Hang(
-                f"input: batch {batch} has a largest size of {most}, of which no scale is made"
+                f"input: batch {batch} has a largest magnitude of {most}, which gives no finite "
+                "scale"
             )
         scaled = row * inverse
-        # The vector loop adds one half in float32; the loop over the values left over adds it in
-        # float64.
+        # The vector loop adds one half in float32; the loop over the last values, less than VECTOR
+        # of them, adds it in float64.
         half = np.where(scaled >= 0, F(0.5), F(-0.5))
         near = scaled.astype(np.float64) + half
         near[:body] = scaled[:body] + half[:body]
@@ -291,7 +304,8 @@ def _measured(capture: Capture, v: Values) -> tuple[Array, Array, bool]:
 
 
 def _read_codes(capture: Capture, v: Values) -> Array:
-    """Return rows of codes as the call packs them, ``(rhs_columns, rhs_rows) int8``."""
+    """Return the codes of the buffer ``input`` as the call packs them, ``(rhs_columns, rhs_rows)
+    int8``."""
     dtype = TYPES[v["rhs_type"]].str
     codes = _numbers_at(capture, "input", dtype, v["batches"], v["input_size"])
     rows = _filled(v)
@@ -301,7 +315,7 @@ def _read_codes(capture: Capture, v: Values) -> Array:
 
 
 def _filled(v: Values) -> Array:
-    """Return packed input rows full of their zero point."""
+    """Return packed input rows of which every element is the zero point."""
     zero = v["rhs_zero_point"]
     hang_if(not -128 <= zero <= 127, f"rhs_zero_point is {zero}, a packed byte holds -128 to 127")
     return np.full((v["rhs_columns"], v["rhs_rows"]), zero, np.int8)
@@ -318,13 +332,14 @@ def _clamped(values: Array, v: Values) -> Array:
 
 
 def _numbers_at(capture: Capture, name: str, dtype: str, *shape: int, start: int = 0) -> Array:
-    """Return little-endian numbers of a buffer that start at a byte; raise Hang if it ends before
-    them."""
+    """Return little-endian numbers of a buffer from byte ``start`` on, in ``shape``. Raises Hang if
+    the buffer is too short."""
     data = buffer_of(capture, name)
     count = math.prod(shape)
     size = count * np.dtype(dtype).itemsize
     if start + size > len(data):
         raise Hang(
-            f"{name}: reads {size} bytes at byte {start:#x}, the buffer ends at {len(data):#x}"
+            f"{name}: the call reads {size} bytes from byte {start:#x} on, the buffer ends at "
+            f"byte {len(data):#x}"
         )
     return np.frombuffer(data, dtype, count, start).reshape(shape)

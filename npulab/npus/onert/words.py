@@ -19,7 +19,7 @@ ACTIVATION_NAMES[FACTS.enum("activation")["none"]] = None
 ACTIVATIONS = {name: raw for raw, name in ACTIVATION_NAMES.items()}
 SCALARS = FACTS.enum("scalar")
 NAMES = {raw: name for name, raw in SCALARS.items()}
-DTYPES = ("float32", "int8", "uint8")  # types of inputs; a hybrid layer takes float32
+DTYPES = ("float32", "int8", "uint8")  # types of a layer's input; float32 for a hybrid layer
 INT32 = (-(2**31), 2**31 - 1)
 Values = dict[str, Any]
 Allowed = tuple[str, Collection[int], str]
@@ -28,8 +28,8 @@ Allowed = tuple[str, Collection[int], str]
 def values_of(capture: Capture) -> Values:
     """Return the values of the capture's one multiplication, by field.
 
-    Raises Unsupported if it has other jobs, ValueError if its words contradict the path, each other
-    or the sizes that a buffer may have.
+    Raises Unsupported if the capture has other jobs, ValueError if its words contradict the path,
+    each other, or the most bytes of a buffer.
     """
     v = only_job(capture, BLOCK, "a layer is lifted from")
     for name, allowed, reason in _allowed(v, capture.chip):
@@ -42,8 +42,8 @@ def values_of(capture: Capture) -> Values:
 
 
 def _allowed(v: Values, chip: str) -> Iterator[Allowed]:
-    """Yield (field, the values that it may have, the reason), in an order in which each row relies
-    on rows before it.
+    """Yield (field, the values that it may have, the reason). The order matters: the values of a
+    row are right only if the fields of all rows before it have allowed values.
     """
     facts = FACTS.features(chip)
     for name in ("batches", "units", "input_size"):
@@ -72,7 +72,7 @@ def _allowed(v: Values, chip: str) -> Iterator[Allowed]:
 
 
 def _of_table(*reasons: str) -> Iterator[Allowed]:
-    """Yield the rows of ``expected.csv`` for these reasons."""
+    """Yield (field, allowed values, reason) from ``expected.csv``, for each of ``reasons``."""
     for reason in reasons:
         for name, allowed in EXPECTED[reason].items():
             yield name, allowed, reason
@@ -81,7 +81,8 @@ def _of_table(*reasons: str) -> Iterator[Allowed]:
 def _allowed_side(
     side: str, count: int, v: Values, facts: Mapping[str, int], chip: str
 ) -> Iterator[Allowed]:
-    """Yield the rows of a packed matrix with ``count`` columns."""
+    """Yield (field, allowed values, reason) for the fields of a packed matrix: ``side`` is "lhs" or
+    "rhs", ``count`` the number of columns before packing."""
     depth = v["input_size"]
     rows, columns = facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"]
     high, wide = up(depth, rows), up(count, columns)

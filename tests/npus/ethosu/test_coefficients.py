@@ -37,7 +37,7 @@ def test_coefficients_that_nobody_moved_are_refused() -> None:
     refused(
         lambda: recode(replace(capture, jobs=(capture.jobs[0], capture.jobs[2]))),
         "bytes of coefficients at 0x40",
-        "of region 1, allowed are bytes that a DMA job before it moved",
+        "of region 1, allowed are bytes that a DMA job before this task moved",
     )
 
 

@@ -151,9 +151,12 @@ def test_a_folder_of_payloads_is_its_files(
         (payload(WORDS)[:-4], "a command stream of 8 words"),
         (payload(WORDS)[:-3], "whole words"),
         (payload(WORDS)[:20], "without a command stream"),
-        (np.array([stream.MAGIC, 9], "<u4").tobytes(), "got action 9 at byte 4, allowed is 1 to 5"),
+        (
+            np.array([stream.MAGIC, 9], "<u4").tobytes(),
+            "got action 9 of the payload at byte 4, allowed is 1 to 5",
+        ),
         (payload(np.array([small(0x120, 1)], "<u4")), "start no operation"),
-        (payload(np.array([0x4020], "<u4")), "without its data"),
+        (payload(np.array([0x4020], "<u4")), "whose data follows in a second word"),
     ],
 )
 def test_broken_payloads_are_refused(data: bytes, said: str, tmp_path: Path) -> None:

@@ -165,5 +165,5 @@ def test_orders_come_back_and_count() -> None:
         assert np.array_equal(order.unpack(order.pack(weights), weights.shape), weights)
     refused(
         lambda: Order(16).unpack(np.zeros(3), (21, 3, 5, 19)),
-        "weights: got 3, allowed for (21, 3, 5",
+        "weights: got a stream of 3, allowed for (21, 3, 5",
     )

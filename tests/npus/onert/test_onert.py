@@ -598,7 +598,7 @@ CODES = FullyConnected(
             HYBRID,
             {"x": np.zeros((2, 4), np.float32)},
             ValueError,
-            r"x: got shape \(2, 4\) float32, allowed is \(..., 3\), or \(..., H, W, C\) of as many, of float32",
+            r"x: got shape \(2, 4\) float32, allowed is \(..., 3\), or \(..., H, W, C\) with H \* W \* C the same number, of float32",
         ),
         (HYBRID, {"x": np.zeros((2, 3))}, ValueError, "x: got shape .* float64"),
         (HYBRID, {"x": np.zeros((0, 3), np.float32)}, ValueError, r"x: got shape \(0, 3\)"),
@@ -607,13 +607,13 @@ CODES = FullyConnected(
             HYBRID,
             {"x": np.array([[1, 2, 3], [0, np.nan, 0]], np.float32)},
             ValueError,
-            "x: got a largest size of nan in row 1, allowed is 0, or a finite number that",
+            "x: got a largest magnitude of nan in row 1, allowed is 0, or a finite number by which",
         ),
         (
             HYBRID,
             {"x": np.array([[1, 0, 3], [0, 1e-40, 0]], np.float32)},
             ValueError,
-            "x: got a largest size of 9.99.*e-41 in row 1",
+            "x: got a largest magnitude of 9.99.*e-41 in row 1",
         ),
         (CODES, {"x": np.zeros((2, 3), np.int16)}, ValueError, "of int8 or uint8"),
         (
@@ -768,7 +768,7 @@ def test_what_is_not_lowered(
         (
             "sim-uint8",
             {"output_scale": 0.25},
-            "buffer 'exponents', number 0: got -8, allowed with its scales is -9",
+            "buffer 'exponents', element 0: got -8, allowed with the layer's scales is -9",
         ),
         (
             "sim-uint8",
@@ -828,13 +828,13 @@ def test_bytes_that_make_no_layer(kept: npulab.CaptureSet, onert: Target) -> Non
             "sim-hybrid-2d",
             "input_scales",
             add(0),
-            "buffer 'input_scales', batch 0: got .*, allowed is .*, which the input makes",
+            "buffer 'input_scales', batch 0: got .*, allowed is .*, which follows from the buffer 'input'",
         ),
         (
             "sim-hybrid-2d",
             "input",
             lambda data: data[:4] + b"\0\0\x80\x7f" + data[8:],
-            "x: got a largest size of inf in row 0",
+            "x: got a largest magnitude of inf in row 0",
         ),
         (
             "sim-hybrid-2d",
@@ -846,11 +846,11 @@ def test_bytes_that_make_no_layer(kept: npulab.CaptureSet, onert: Target) -> Non
             "sim-hybrid-2d",
             "weight_scales",
             lambda data: bytes(4),
-            "buffer 'weight_scales': got 0.0 to 0.0, allowed are positive finite numbers",
+            "buffer 'weight_scales': got scales of 0.0 to 0.0, allowed are positive finite numbers",
         ),
         ("sim-hybrid-2d", "output", lambda data: data[:-4], "buffer 'output': got 1532 bytes"),
         ("sim-uint8", "input", add(3), "buffer 'input_rows', batch 0, input 3: got"),
-        ("sim-uint8", "multipliers", add(0), "buffer 'multipliers', number 0: got"),
+        ("sim-uint8", "multipliers", add(0), "buffer 'multipliers', element 0: got"),
     ):
         with pytest.raises(ValueError, match=words):
             onert.lift(changed(case, name, edit))
@@ -877,22 +877,22 @@ def test_jobs_of_other_kinds_are_not_answered(kept: npulab.CaptureSet, onert: Ta
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"path": 1}, "path is 0x1, which no kernels are for"),
+        ({"path": 1}, "path is 0x1, for which there are no kernels"),
         ({"lhs_kernel_rows": 0}, "lhs_kernel_rows is 0"),
-        ({"units": 97}, "lhs: 100 x 97 do not fit 112 x 96"),
+        ({"units": 97}, "lhs: 100 rows x 97 columns do not fit 112 x 96"),
         ({"lhs_rows": 113}, "lhs: 113 x 96 are not whole blocks of 16 x 4"),
         ({"rhs_rows": 128, "rhs_stride": 128}, "lhs_rows is 112 and rhs_rows 128"),
-        ({"rhs_order": 1}, "in columns"),
+        ({"rhs_order": 1}, "in the order of columns"),
         ({"batches": 3, "input_size": 112}, None),
         (
             {"batches": 4, "input_size": 112},
-            "input: reads 1792 bytes at byte 0x0, the buffer ends at 0x640",
+            "input: the call reads 1792 bytes from byte 0x0 on, the buffer ends at byte 0x640",
         ),
         ({"lhs_columns": 2**31, "units": 2**31}, "do not fit 67108864 bytes"),
         ({"dst_stride": 2**31}, "the output of 4 batches"),
         (
             {"lhs_stride": 240},
-            "coefficients: reads 448 bytes at byte 0x[0-9a-f]+, the buffer ends at 0x2b80",
+            "coefficients: the call reads 448 bytes from byte 0x[0-9a-f]+ on, the buffer ends at byte 0x2b80",
         ),
         ({"operation": 1}, "exponent"),
         ({"operation": 3}, "operation is 3, the simulated unit knows 0 and 1 only"),

@@ -46,7 +46,7 @@ ROWS = {
         Wrong(HYBRID, {"lhs_kernel_rows": 0}, "hang", "^lhs_kernel_rows is 0"),
     ),
     "path, operation, activation or type of codes that is not known": (
-        Wrong(CODES, {"path": 99}, "hang", "^path is .* which no kernels are for"),
+        Wrong(CODES, {"path": 99}, "hang", "^path is .* for which there are no kernels"),
         Wrong(CODES, {"operation": 2}, "hang", r"^\w+ is \d+, the simulated unit knows"),
         Wrong(HYBRID, {"activation": 7}, "hang", "^activation is 7"),
         Wrong(CODES, {"dst_type": 3}, "hang", "^dst_type is 3"),
@@ -59,17 +59,28 @@ ROWS = {
         Wrong(HYBRID, {"rhs_rows": 128, "rhs_stride": 128}, "hang", "lhs_rows is 112 and rhs_rows"),
     ),
     "reads past the end of a buffer": (
-        Wrong(CODES, {"per_channel": 1}, "hang", "reads .* bytes at byte .* the buffer ends at"),
-        Wrong(CODES, {"lhs_stride": 100000}, "hang", "^coefficients: reads"),
-        Wrong(CODES, {"operation": 0}, "hang", "^input: reads"),
+        Wrong(
+            CODES,
+            {"per_channel": 1},
+            "hang",
+            "the call reads .* bytes from byte .* the buffer ends at byte",
+        ),
+        Wrong(CODES, {"lhs_stride": 100000}, "hang", "^coefficients: the call reads"),
+        Wrong(CODES, {"operation": 0}, "hang", "^input: the call reads"),
     ),
     "an operation for which the capture has no buffers": (
         Wrong(HYBRID, {"operation": 1}, "refused", "buffer 'multipliers' is missing"),
     ),
     "exponents, zero points and inputs that no kernel can take": (
-        Wrong(CODES, {}, "hang", "exponent 40 of unit 0 is outside", change=exponent),
+        Wrong(
+            CODES,
+            {},
+            "hang",
+            "exponent 40 of unit 0 is not one that a shift can do",
+            change=exponent,
+        ),
         Wrong(CODES, {"rhs_zero_point": 300}, "hang", "rhs_zero_point is .* a packed byte holds"),
-        Wrong(HYBRID, {}, "hang", "of which no scale is made", change=infinite),
+        Wrong(HYBRID, {}, "hang", "which gives no finite scale", change=infinite),
     ),
     "fewer batches, units or inputs, distance of the batches in the output": (
         Wrong(CODES, {"batches": 1}, "other bytes"),

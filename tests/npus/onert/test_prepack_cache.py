@@ -377,11 +377,11 @@ def test_table() -> None:
     [
         (
             [Allocate(16, "a"), Allocate(16, "b")],
-            "event 1: got 'b' at 0x10, where 'a' lies, allowed is a free address",
+            "event 1: got 'b' at address 0x10, which holds 'a', allowed is a free address",
         ),
         (
             [Prepare(Layer("one", 16))],
-            "event 0: got layer one with weights at 0x10, allowed is an address that holds some",
+            "event 0: got layer one with weights at address 0x10, which holds no data, allowed is an address with data",
         ),
         ([Run("one")], "event 0: got a run of one, allowed is a layer that was prepared: none was"),
         (
@@ -612,7 +612,7 @@ PREPARED = prepared(0x20, HEAP)
         (
             text("", PREPARED[0][:-8]),
             "line 2: got 'virtual void onert::backend::cpu::ops::FullyConnectedLayer::prepare', allowed is a line of "
-            "FullyConnectedLayer's prepare() or fullyConnectedHybrid() with the address of the layer",
+            "FullyConnectedLayer::prepare() or fullyConnectedHybrid() with the address of the layer",
         ),
         (
             text(PREPARED[0], PREPARED[1][:-3]),
@@ -625,7 +625,7 @@ PREPARED = prepared(0x20, HEAP)
         ),
         (
             text(PREPARED[:2], PREPARED[2].replace("0x754a28", "(nil)")),
-            "line 3: got no address, allowed is the address of the weights",
+            "line 3: got no address after 'cached', allowed is the address of the weights",
         ),
         (
             text(PREPARED[::2]),
@@ -641,11 +641,11 @@ PREPARED = prepared(0x20, HEAP)
         ),
         (
             text(PREPARED, ran(0x20, MAPPED)),
-            "line 5: got 0xb541f008 as the weights of 0x20, allowed is 0x754a28 as it was prepared",
+            "line 5: got 0xb541f008 as the weights of layer 0x20, allowed is 0x754a28, with which the layer was prepared",
         ),
         (
             text(PREPARED, ran(0x20, None)),
-            "line 5: got (nil) as the weights of 0x20, allowed is 0x754a28 as it was prepared",
+            "line 5: got (nil) as the weights of layer 0x20, allowed is 0x754a28, with which the layer was prepared",
         ),
         (
             text(PREPARED, ran(0x20, HEAP)[::2]),
@@ -653,15 +653,15 @@ PREPARED = prepared(0x20, HEAP)
         ),
         (
             text(PREPARED, ran(0x20, HEAP, "before")),
-            "line 7: got weights of 0x20 freed before, allowed is that only after a line that frees them",
+            "line 7: got 'freed before' for the weights of layer 0x20, allowed is this line only after a line that frees these weights",
         ),
         (
             text(PREPARED, ran(0x20, HEAP, "freed"), PREPARED, ran(0x20, HEAP, "before")),
-            "line 16: got weights of 0x20 freed before, allowed is that only after a line that frees them",
+            "line 16: got 'freed before' for the weights of layer 0x20, allowed is this line only after a line that frees these weights",
         ),
         (
             text(prepared(0x20, None), ran(0x20, None, "freed")),
-            "line 7: got 'drops' of 0x20, allowed is that only if its weights are cached",
+            "line 7: got 'drops' of layer 0x20, whose weights are not cached, allowed is this line only for cached weights",
         ),
         (
             text(PREPARED, ran(0x20, HEAP, "freed")[:-1], ran(0x20, HEAP, "freed")[-2]),
@@ -675,7 +675,7 @@ PREPARED = prepared(0x20, HEAP)
         ),
         (
             text(PREPARED, "Segmentation fault", ran(0x20, HEAP)),
-            "line 5: got a layer's line after the segmentation fault of line 4, allowed are no further lines",
+            "line 5: got a layer's line after the segmentation fault in line 4, allowed is the fault only after all lines of layers",
         ),
     ],
 )
