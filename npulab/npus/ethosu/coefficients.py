@@ -144,7 +144,7 @@ def weights_and_records(capture: Capture, operation: Operation) -> tuple[Array, 
         if len(stored) < size:
             raise ValueError(
                 f"SCALE_LENGTH: got {len(stored)} bytes of records, allowed for {part.outputs} "
-                f"output channels are at least {size} bytes"
+                f"output channels are at least {size}"
             )
         records[:, part.channels] = Records.of(stored[:size])
     if v.command == "depthwise":

@@ -77,9 +77,7 @@ def _check_call(v: Values) -> None:
     batches, units, stride, depth = v["batches"], v["units"], v["dst_stride"], v["lhs_rows"]
     _check_side(v, PackedMatrix.of(v, "lhs"), units)
     _check_side(v, PackedMatrix.of(v, "rhs"), batches)
-    hang_if(
-        depth != v["rhs_rows"], f"lhs_rows is {depth} and rhs_rows {v['rhs_rows']}, not the same"
-    )
+    hang_if(depth != v["rhs_rows"], f"lhs_rows is {depth}, other than rhs_rows {v['rhs_rows']}")
     if 4 * ((batches - 1) * stride + units) > MOST_BYTES:
         raise Hang(
             f"the output of {batches} batches, {stride} elements apart, does not fit "

@@ -65,8 +65,8 @@ def kernels(buffer: bytes, v: Values, cores: int) -> Iterator[tuple[int, int, li
             for channel, kernel in zip(group, held, strict=True):
                 if not 0 <= channel < channels:
                     raise Hang(
-                        f"core {core} works on channel {channel}, the job has {channels} channels "
-                        "from 0 on"
+                        f"core {core} works on channel {channel}, the channels of the job are 0 to "
+                        f"less than {channels}"
                     )
                 yield channel, parts.bias(channel), kernel[:size]
 
@@ -77,9 +77,10 @@ def _parts(buffer: bytes, channels: int, cores: int) -> V8Buffer:
     start = up(LENGTHS + 4 * cores, ALIGN)
     if len(buffer) < start or buffer[0] != PLAIN or buffer[1] not in TABLE_BITS:
         raise Hang(
-            f"the coefficient buffer of {len(buffer)} bytes begins with bytes "
-            f"{buffer[:2].hex() or 'nothing'}, the simulated unit knows a whole header whose first "
-            f"byte is {PLAIN:02x} and whose second is {', '.join(map(str, TABLE_BITS))} (zero runs)"
+            f"the coefficient buffer of {len(buffer)} bytes begins with "
+            f"{buffer[:2].hex() or 'nothing'} (hexadecimal), the simulated unit knows a whole "
+            f"header of {PLAIN:02x}, then {', '.join(map(str, TABLE_BITS))} as size of the table "
+            "of zero runs"
         )
     bits, biases = [], start
     for core in range(min(channels, cores)):
@@ -115,7 +116,7 @@ def _stream(
         raise Hang(f"a core reads past the end of its coefficient stream: {error}") from None
     if reader.position != reader.end:
         raise Hang(
-            f"the header gives core {core} a stream of {given} bits, its kernels end after "
+            f"core {core} is given a stream of {given} bits, its kernels end after "
             f"{given - (reader.end - reader.position)} bits"
         )
     count = codes[0] + 256 * codes[1]

@@ -33,5 +33,5 @@ def refuse_rings(v: Values, sizes: Mapping[str, int]) -> None:
         ring = v[f"{kind}_image_circular_buf_size"]
         hang_if(
             0 < ring < sizes[tensor],
-            f"a ring of {ring} bytes is smaller than its {tensor} of {sizes[tensor]} bytes",
+            f"a ring of {ring} bytes is smaller than its {tensor} of {sizes[tensor]}",
         )

@@ -126,8 +126,8 @@ def _capture(side: Side, lines: list[Line]) -> Capture:
     for name, size in tensor_bytes(decoded).items():
         if len(buffers[name]) < size:
             raise side.wrong(
-                f"got {len(buffers[name])} bytes of {name}, allowed are at least the {size} of the "
-                "printed fields"
+                f"got {len(buffers[name])} bytes of {name}, the printed fields ask for at least "
+                f"{size}"
             )
     start = Job.from_writes("STATE", writes(words), registers["STATE"])
     addresses = {

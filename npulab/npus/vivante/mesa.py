@@ -209,9 +209,7 @@ def _file_bytes(file: Path, begin: int = 0, count: int | None = None) -> bytes:
     if count is None:
         count, size = MOST_BYTES, file.stat().st_size
         if size - begin > MOST_BYTES:
-            raise ValueError(
-                f"{file}: got {size} bytes, allowed are at most {begin + MOST_BYTES} bytes"
-            )
+            raise ValueError(f"{file}: got {size} bytes, allowed are at most {begin + MOST_BYTES}")
     with opened(file) as stream:
         stream.seek(begin)
         return stream.read(count)

@@ -80,9 +80,7 @@ def _job_values(capture: Capture, job: Job) -> dict[str, Any]:
     for an address off its alignment."""
     for _, item, raw in job.values(capture.maps):
         if item.align and item.value(raw) % item.align:
-            raise Hang(
-                f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align} bytes"
-            )
+            raise Hang(f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align}")
     v = capture.maps[job.block].decode(job.words)
     if job.block == "NN" and device_vendor.is_vendors(v):
         return device_vendor.as_meant(v)
@@ -122,7 +120,7 @@ def _plain_sums(
         used = (reader.position - start + 7) // 8
         if up(used, STREAM_ALIGN) != size:
             raise Hang(
-                f"a core waits for {size} bytes of coefficients, its stream ends after {used} bytes"
+                f"a core waits for {size} bytes of coefficients, its stream ends at byte {used}"
             )
 
 
@@ -421,9 +419,7 @@ def move(t: Values, memory: Memory) -> None:
     plane, tile = rows * columns, tile_h * tile_w
     elements = t["in_image_z_size"] * plane
     if elements > MOST_ELEMENTS:
-        raise Hang(
-            f"TP job: it moves {elements} bytes, the simulated unit at most {MOST_ELEMENTS} bytes"
-        )
+        raise Hang(f"TP job: it moves {elements} bytes, the simulated unit at most {MOST_ELEMENTS}")
     for start in range(0, elements, AT_ONCE):
         numbers = np.arange(start, min(start + AT_ONCE, elements), dtype=np.int64)
         z, which, place = numbers // plane, numbers % plane // tile, numbers % tile

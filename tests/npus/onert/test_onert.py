@@ -881,7 +881,7 @@ def test_jobs_of_other_kinds_are_not_answered(kept: npulab.CaptureSet, onert: Ta
         ({"lhs_kernel_rows": 0}, "lhs_kernel_rows is 0"),
         ({"units": 97}, "lhs: 100 rows x 97 columns do not fit 112 x 96"),
         ({"lhs_rows": 113}, "lhs: 113 x 96 are not whole blocks of 16 x 4"),
-        ({"rhs_rows": 128, "rhs_stride": 128}, "lhs_rows is 112 and rhs_rows 128"),
+        ({"rhs_rows": 128, "rhs_stride": 128}, "lhs_rows is 112, other than rhs_rows 128"),
         ({"rhs_order": 1}, "in the order of columns"),
         ({"batches": 3, "input_size": 112}, None),
         (

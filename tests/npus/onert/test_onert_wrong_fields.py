@@ -56,7 +56,12 @@ ROWS = {
         Wrong(CODES, {"lhs_order": 1}, "hang", "are not whole blocks"),
         Wrong(CODES, {"units": 5000}, "hang", "do not fit .* with a stride of"),
         Wrong(CODES, {"lhs_stride": 4}, "hang", "do not fit .* with a stride of"),
-        Wrong(HYBRID, {"rhs_rows": 128, "rhs_stride": 128}, "hang", "lhs_rows is 112 and rhs_rows"),
+        Wrong(
+            HYBRID,
+            {"rhs_rows": 128, "rhs_stride": 128},
+            "hang",
+            "lhs_rows is 112, other than rhs_rows",
+        ),
     ),
     "reads past the end of a buffer": (
         Wrong(

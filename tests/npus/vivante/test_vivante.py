@@ -86,7 +86,7 @@ def test_chip_that_is_not_covered(vivante: Target) -> None:
         (10, 1, "got core sizes"),
         (40, 1, "in the fill from byte 32 bit 0 to byte 64, allowed is 0"),
         (64, 9, "got zero-run width 9"),
-        (65, 2, "2 kernels per core, allowed is 0 to 8 and 1"),
+        (65, 2, "2 kernels per core, allowed are a width of 0 to 8 and 1 kernels"),
         (100, 7, "in the fill from byte 91 bit . to byte 128"),
         (600, 1, "in the fill from byte 128 bit 0 to byte 640"),
         (64, 5, "a run of zero points goes 12 weights past the bias of channel 0"),

@@ -837,11 +837,11 @@ def test_device_follows_the_words_of_tp_jobs(vivante: Target) -> None:
     [
         (0, 0x11, "begins with 1100"),
         (1, 5, "begins with 1005"),
-        (1, 4, "past the end|ends after"),
+        (1, 4, "past the end|kernels end after"),
         (28, 1, "past the end of its coefficient stream"),
         (31, 1, "go past its"),
         (23, 0xFF, "go past its"),
-        (64, 0xFF, "past the end|ends after|go past"),
+        (64, 0xFF, "past the end|kernels end after|go past"),
     ],
 )
 def test_broken_v8_stream_hangs_the_device(
