@@ -21,9 +21,11 @@ from npulab.npus.kit import Capture, Unsupported, buffer_of
 
 # The bias has 40 bits: ``low`` are its bits 0 to 31, ``high`` its bits 32 to 39.
 RECORD = np.dtype([("low", "<u4"), ("high", "i1"), ("multiplier", "<u4"), ("right_shift", "u1")])
-OUTPUTS = "outputs_at_once"  # the feature that states the output channels of a small block
-INPUTS = 8  # the input channels of a small block
-CORES = ("", "1")  # by core: what follows WEIGHT or SCALE in the names of its registers
+# A small block of weights has INPUTS input channels; the feature OUTPUTS states its output
+# channels. CORES: by core, what follows WEIGHT or SCALE in the names of its registers.
+OUTPUTS = "outputs_at_once"
+INPUTS = 8
+CORES = ("", "1")
 
 
 class Records(NamedTuple):

@@ -35,6 +35,7 @@ Pair = tuple[int, int]
 UNIT_COUNTS = (1, 0)
 BITS = RULE.fraction_bits
 LEFT = 20  # an addition shifts 8-bit codes to the left by this many bits
+
 # `_sum_scales` tries STEPS scales for a sum's output: the first times 1 + n / FRACTION, which are
 # neighbours in float32, up to 1.5 times the first. BLOCK are tried at a time, as many as fit into
 # the processor's cache.

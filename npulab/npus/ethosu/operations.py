@@ -10,9 +10,10 @@ from typing import NamedTuple
 from npulab.npus.ethosu.facts import DMA, FACTS, REGISTERS
 from npulab.npus.kit import Capture, Unsupported, values_of
 
-BRICK = 16  # channels of a brick, which holds one pixel
-WEIGHTS_REGION = 0  # the memory region that holds the coefficient buffer as the compiler made it
-# The registers that may differ between jobs of one layer.
+# A brick holds BRICK channels of one pixel. The memory region WEIGHTS_REGION holds the coefficient
+# buffer as the compiler made it. MOVING are the registers that may differ between jobs of a layer.
+BRICK = 16
+WEIGHTS_REGION = 0
 MOVING = {"BLOCKDEP", "IFM_BASE0", "IFM_DEPTH_M1", "OFM_BASE0", "OFM_DEPTH_M1"}
 for _data in ("WEIGHT", "WEIGHT1", "SCALE", "SCALE1"):
     MOVING |= {f"{_data}_BASE", f"{_data}_LENGTH", f"{_data}_REGION"}
@@ -22,8 +23,9 @@ INPUTS = {code: name for name, code in FACTS.enum("ifm_precision").items()}
 OUTPUTS = {code: name for name, code in FACTS.enum("ofm_precision").items()}
 PRECISIONS = {"IFM": INPUTS, "IFM2": INPUTS, "OFM": OUTPUTS}
 DTYPES = {"U8": "uint8", "S8": "int8"}
-POOLS = {0: "max", 1: "average"}  # kinds of pools by ``OP.mode``
-ADD = 1  # ``OP.mode`` of an elementwise operation that adds
+# POOLS: the kinds of pools by ``OP.mode``. An elementwise operation of ``OP.mode`` ADD adds.
+POOLS = {0: "max", 1: "average"}
+ADD = 1
 Shape3 = tuple[int, int, int]
 
 

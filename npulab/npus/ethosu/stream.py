@@ -21,13 +21,17 @@ from npulab.npus.kit import Job, RegisterMap
 
 PRODUCTS = {0: "u55", 1: "u65", 2: "u85"}
 MAGIC = int.from_bytes(b"COP1", "little")
-CONFIG, COMMANDS, READ, DUMP, NOTHING = 1, 2, 3, 4, 5  # actions of a payload
-BITS = 2**10  # the number of opcodes
-DATA = 2**14  # the bit that says that a second word follows
+# The actions of a payload. A command has one of BITS opcodes; if its bit DATA is set, a second word
+# follows.
+CONFIG, COMMANDS, READ, DUMP, NOTHING = 1, 2, 3, 4, 5
+BITS = 2**10
+DATA = 2**14
 HALF = 2**16
-LARGE = 0x800  # the offset at which registers with data begin
-FIRST_SMALL = 0x100  # the first opcode that sets a register; lower opcodes start operations or wait
-OPERATION = 0x0  # the offset that stands for the command that starts an operation
+# Registers with data begin at offset LARGE. Opcodes below FIRST_SMALL start operations or wait,
+# others set registers. The offset OPERATION stands for the command that starts an operation.
+LARGE = 0x800
+FIRST_SMALL = 0x100
+OPERATION = 0x0
 STARTS = ("conv", "depthwise", "pool", "elementwise", "dma_start")
 CODES = FACTS.enum("command")
 

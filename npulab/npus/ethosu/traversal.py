@@ -14,9 +14,10 @@ from npulab.npus.kit import up
 # Input channels of a block: IN_BLOCK_PARTS if ``part_kernel_first`` is set or the input has 16
 # bits, else IN_BLOCK.
 IN_BLOCK, IN_BLOCK_PARTS = 32, 16
-SUBKERNEL = 8  # a part of the kernel has at most this many rows and columns, dilation included
-# Key: bits of the input. Value: the cells of a part of the kernel are filled up to a multiple of
-# this, if ``part_kernel_first`` is set or the job is depthwise.
+# A part of the kernel has at most SUBKERNEL rows and columns, dilation included. Its cells are
+# filled up to a multiple of ELEMENTS (by bits of the input), if ``part_kernel_first`` is set or the
+# job is depthwise.
+SUBKERNEL = 8
 ELEMENTS = {8: 4, 16: 2}
 
 

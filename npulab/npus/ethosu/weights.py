@@ -23,19 +23,22 @@ from npulab.layout.bitstream import BitReader, bits_at, put_bits
 
 HEADER = (("zdiv", 3), ("count", 15), ("wdiv", 3), ("trunc", 1), ("new", 1))
 PALETTE = (("offset", 5), ("size", 5), ("bits", 3))
-CODES = 12  # the most codes of a chunk for weights, and for runs
-FEW = 8  # the most codes of a chunk instead of CODES, if indices are wide or remainders long
-# In ``zdiv``, NO_RUNS means that zeros are stored as weights, END that the stream ends.
+# A chunk has at most CODES codes for weights and as many for runs. It has at most FEW codes for
+# wide indices, and for runs with long remainders. In ``zdiv``, NO_RUNS means that zeros are stored
+# as weights, END that the stream ends. In ``wdiv``, PLAIN means that indices have no quotients.
+CODES = 12
+FEW = 8
 NO_RUNS, END = 6, 7
-PLAIN = 7  # in ``wdiv``: indices have no quotients
+PLAIN = 7
 # Indices are wide if they have no quotient and more than WIDE bits. Remainders of runs are long if
 # they have LONG bits.
 WIDE, LONG = 5, 3
 # A chunk has quotients of weights only if fewer than AHEAD more of them than of runs were read.
 AHEAD = 8
 MOST_SLICE = 2**15
-ALIGN, FILL = 16, 0xFF  # bytes FILL complete a stream to a multiple of ALIGN bytes
-LARGEST = 255  # weights are -LARGEST to LARGEST
+# Bytes FILL complete a stream to a multiple of ALIGN bytes. Weights are -LARGEST to LARGEST.
+ALIGN, FILL = 16, 0xFF
+LARGEST = 255
 ORDER = np.arange(CODES)
 # The kinds of codes in a chunk: first bits of quotients of weights, their second bits, and
 # quotients of runs in unary.

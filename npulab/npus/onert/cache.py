@@ -252,8 +252,9 @@ class _Machine:
         caches(policy, Layer("", None))  # an unknown policy is refused before anything is done
         self.policy, self.limit = policy, limit
         self.memory: dict[int | None, Allocate] = {}
-        self.gone: dict[int | None, Allocate] = {}  # by address: the data that was freed last
-        # By name: the layer, and the data of its weights when it was prepared.
+        # `gone`, by address: the data that was freed last. `layers`, by name: the layer, and the
+        # data of its weights when it was prepared.
+        self.gone: dict[int | None, Allocate] = {}
         self.layers: dict[str, tuple[Layer, str]] = {}
         # Entries by key; the entry that was unused for the longest time is the first.
         self.cache: dict[tuple[object, ...], _Entry] = {}

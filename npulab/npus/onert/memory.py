@@ -12,8 +12,9 @@ from npulab.npus.kit import SIGNED, Capture, Item, buffer_of
 from npulab.npus.onert import layouts
 from npulab.npus.onert.words import NAMES, Values, values_of
 
-LHS = "coefficients"  # the packed weights and their sums
-RHS = "input_rows"  # the packed input rows and their sums
+# The buffer LHS has the packed weights and their sums, RHS the packed input rows and their sums.
+LHS = "coefficients"
+RHS = "input_rows"
 PACKED = {"lhs": LHS, "rhs": RHS}
 
 

@@ -8,9 +8,9 @@
 
 etna_viv's tools print the form of the first two lines, the kernel driver's dump of a hang the form
 of the last. Commands that load no state, and lines of neither form, are skipped and counted. A text
-may be cut in the middle of a LOAD_STATE, so that states are missing at its end: the states that are
-there are read, and a row of ``parameters["missing"]`` names those that are not. Source: etna_viv's
-``tools/show_egl2_log.py``, etnaviv's ``etnaviv_gpu.c``.
+may lack the last states of a LOAD_STATE: the other states are read, and a row of
+``parameters["missing"]`` has the line, the first missing offset and the number of missing states.
+Source: etna_viv's ``tools/show_egl2_log.py``, etnaviv's ``etnaviv_gpu.c``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ STATE = "STATE"
 PRINTED = re.compile(r"(?:^|[\s>+-])(0x[0-9a-fA-F]{8}),?\s*/\*(.*?)(?:\*/|$)")
 ROW = re.compile(r"\bcmd ([0-9a-fA-F]{8}):((?: [0-9a-fA-F]{8}){1,8})(?!\S)")
 BASE = re.compile(r"LOAD_STATE \(1\) Base: 0x([0-9a-fA-F]+) Size: (\d+)")
-COMMAND = re.compile(r"\s?([A-Z][A-Z0-9_]*) \(\d+\)")  # the note next to a command's first word
-PLACE = re.compile(r"\s*\[([0-9a-fA-F]{5})\]")  # a state's offset, which some texts print
-# At most 16 MiB of commands are read, far more than any job has, so that a broken text does not
-# fill the memory.
+# COMMAND is the note next to a command's first word, PLACE a state's offset, which some texts
+# print. At most MOST_WORDS (16 MiB) are read, far more than any job has, so that a broken text does
+# not fill the memory.
+COMMAND = re.compile(r"\s?([A-Z][A-Z0-9_]*) \(\d+\)")
+PLACE = re.compile(r"\s*\[([0-9a-fA-F]{5})\]")
 MOST_WORDS = 2**22
 
 
@@ -104,8 +105,8 @@ def _words(path: Path) -> tuple[list[Word], list[Line]]:
             rest.append(line)
         if len(words) > MOST_WORDS:
             raise ValueError(
-                f"{path}, line {line.number}: got more than {MOST_WORDS} words, at most "
-                f"{MOST_WORDS} are allowed"
+                f"{path}, line {line.number}: got more than {MOST_WORDS} words, allowed are at "
+                f"most {MOST_WORDS}"
             )
     return words, rest
 

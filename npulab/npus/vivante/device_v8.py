@@ -10,9 +10,10 @@ from npulab.npus.kit import Hang, ceil_div, up
 from npulab.npus.vivante.facts import Values
 
 ALIGN, SYMBOLS, LENGTHS, BLOCK = 64, 20, 28, 9
-PLAIN = 0x10  # the first byte of a buffer of version 1 in its plain mode
-# The table of zero runs begins at byte TABLE. Key: its number of entries. Value: the bits that pick
-# one of its entries from the third on.
+# The first byte of a buffer is PLAIN (version 1 without other modes). The table of zero runs begins
+# at byte TABLE. Key of TABLE_BITS: the table's number of entries. Value: the bits that pick one of
+# the entries from the third on.
+PLAIN = 0x10
 TABLE, TABLE_BITS = 2, {0: 0, 4: 1, 6: 2, 10: 3, 18: 4}
 # With zero runs, these bit lengths stand for a run of entry 0 or 1, a byte as it is, another run.
 FIRST_RUNS, AS_IT_IS, OTHER_RUNS = 0, 7, 8
@@ -65,7 +66,7 @@ def kernels(buffer: bytes, v: Values, cores: int) -> Iterator[tuple[int, int, li
             for channel, kernel in zip(group, held, strict=True):
                 if not 0 <= channel < channels:
                     raise Hang(
-                        f"core {core} works on channel {channel}, the channels of the job are 0 to "
+                        f"core {core} works on channel {channel}, but channels are 0 or more and "
                         f"less than {channels}"
                     )
                 yield channel, parts.bias(channel), kernel[:size]

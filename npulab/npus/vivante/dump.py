@@ -103,7 +103,8 @@ def _sides(path: Path, lines: list[Line]) -> Iterator[tuple[str, str | None, lis
         head = heads.get(sign)
         if head is None:
             raise ValueError(
-                f"{path}, line {lines[hunk].number}: a diff without its {3 * sign} line before @@"
+                f"{path}, line {lines[hunk].number}: got a diff whose @@ has no {3 * sign} line "
+                "before it, allowed is a whole diff -u"
             )
         body = []
         for line in lines[hunk + 1 :]:
@@ -161,7 +162,7 @@ def _command_words(side: Side, body: Iterator[Line]) -> np.ndarray:
             break
         match = COMMAND.match(line.text.strip())
         if not match:
-            raise side.unexpected(line, "a command word 0x00000000, /* ... */ or }")
+            raise side.unexpected(line, "a command word such as 0x00000000, /* ... */ or }")
         word = int(match[1], 16)
         base = BASE.search(line.text)
         if base:

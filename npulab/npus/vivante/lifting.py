@@ -49,10 +49,12 @@ KINDS: dict[str, tuple[type, Any]] = {
     "padding": (str, ""),
     "depthwise": (bool, False),
 }
-MOST_NAMED = 16  # the most jobs that an error text names
-OF_THE_VENDOR = "vendor driver", "compiler"  # provenances of captures that the vendor wrote
-LEAST_OFFSET = -16  # the least row or column at which a first window begins, on any chip
-# What drivers add to the codes of a model by its type, because the unit computes with uint8.
+# An error text names at most MOST_NAMED jobs. OF_THE_VENDOR are the provenances of captures that
+# the vendor's software wrote. LEAST_OFFSET is the least row or column at which the first window
+# begins, on any chip. STORED_UP is what drivers add to a model's codes, by the codes' type.
+MOST_NAMED = 16
+OF_THE_VENDOR = "vendor driver", "compiler"
+LEAST_OFFSET = -16
 STORED_UP = {"uint8": 0, "int8": 128}
 
 

@@ -61,9 +61,11 @@ WORD_BYTES, ALIGN = 4, 64
 # The most bytes that are read of a file: far more than any tensor has, so that a broken file does
 # not fill the memory.
 MOST_BYTES = 2**26
-HEADER_WORDS = 16  # words of a plain coefficient buffer's header
-HUFFMAN_VERSION = 1  # bits 4 to 7 of the first byte of a Huffman coefficient buffer
-SHOWN = 5  # the most gaps in the numbers of jobs that a warning lists
+# A plain coefficient buffer has a header of HEADER_WORDS. Bits 4 to 7 of the first byte of a
+# Huffman buffer are HUFFMAN_VERSION. A warning lists at most SHOWN gaps in the numbers of jobs.
+HEADER_WORDS = 16
+HUFFMAN_VERSION = 1
+SHOWN = 5
 
 
 class Key(NamedTuple):

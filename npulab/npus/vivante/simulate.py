@@ -22,11 +22,14 @@ from npulab.npus.vivante.facts import CHIPS, EXPECTED, Values, expected, tensor_
 
 STREAM_ALIGN = 64
 FIRST_PIXEL = 3
-MEMORY = 2**30  # the most bytes that a simulated job's arrays may take
-# The number of output loops of the tensor processor that have a count. The outermost loop has none.
+# The arrays of a simulated job may take at most MEMORY bytes. The tensor processor has LOOPS output
+# loops with a count; the loop around them has none.
+MEMORY = 2**30
 LOOPS = 6
-MOST_ELEMENTS = 2**24  # the most elements (bytes of the image) that a TP job may move
-AT_ONCE = 2**18  # the most elements that are moved in one step, to bound the index arrays
+# A TP job may move at most MOST_ELEMENTS (bytes of the image). At most AT_ONCE of them are moved in
+# one step, to bound the index arrays.
+MOST_ELEMENTS = 2**24
+AT_ONCE = 2**18
 ADDRESSES = 2**32
 
 

@@ -26,9 +26,9 @@ MOST_SHIFT = 128  # post_shift has 7 bits
 
 # Mesa 25.0.7, etnaviv_ml_nn.c; SMALLEST_CACHE_END also C:update4-vendor.
 SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0xA00, 0x800
-MOST_KERNELS = 127  # the most kernels of a core in a superblock
-# Columns of an output tile: WIDEST_TILE is the most, the two spans are bounds of the tile's columns
-# plus kernel_h - 1.
+# A core has at most MOST_KERNELS in a superblock. An output tile has at most WIDEST_TILE columns;
+# the two spans are bounds of the tile's columns plus kernel_h - 1.
+MOST_KERNELS = 127
 WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = 64, 36, 18
 # The vendor's compiler on V7. Key: the most columns of a tile. Value: how many rows of this tile
 # stand in one line of a core's accumulators, or of its input buffer (V: all 395 layers fit).
@@ -36,9 +36,10 @@ ACCUMULATOR_LINES = {8: 8, 16: 4, 32: 2}
 INPUT_LINES = {MIDDLE_SPAN: 4, WIDE_SPAN: 2}
 # V8: the output pixels that take one row of accumulators, and the most rows of an output tile.
 TILE_PIXELS, TALLEST_TILE = 64, 4
-FIRST_PIXEL = 3  # raw ``pooling`` of a unit that keeps the first pixel of each 2x2
-# The V8 header states the length of each core's stream from byte STREAM_LENGTHS on. A length is a
-# word, and so is a bias.
+# The field ``pooling`` has raw FIRST_PIXEL if the unit keeps the first pixel of each 2x2. The V8
+# header states the length of each core's stream from byte STREAM_LENGTHS on. A length is a word,
+# and so is a bias.
+FIRST_PIXEL = 3
 STREAM_LENGTHS, WORD_BYTES = 28, 4
 
 

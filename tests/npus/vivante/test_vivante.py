@@ -284,7 +284,7 @@ def side_of(text: str, sign: str) -> str:
             "0xf7, 0x64,",
             r"line \d+, .*allowed is a line of bytes of the output buffer",
         ),
-        ("--- /home", "-- /home", "a diff without its --- line before @@"),
+        ("--- /home", "-- /home", "got a diff whose @@ has no --- line before it"),
     ],
 )
 def test_broken_dump(dump_text: str, tmp_path: Path, old: str, new: str, words: str) -> None:

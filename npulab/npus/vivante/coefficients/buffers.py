@@ -13,12 +13,16 @@ from numpy import ndarray as Array
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit import Item, ceil_div, up
 
-COUNT_BITS = 16  # bits of the field that counts a core's kernels
-ZRL_BITS = 8  # bits of the field for the zero-run width; the largest width is 8 too
+# Plain format: COUNT_BITS has the field that counts a core's kernels, ZRL_BITS the field for the
+# zero-run width; the largest width is also ZRL_BITS.
+COUNT_BITS = 16
+ZRL_BITS = 8
 SYMBOLS = 8
-CODE_BITS = 3  # bits of a byte's code in the Huffman format
-ALIGN = 64  # the header and each stream are filled up to a multiple of this many bytes
-# The sizes of streams begin at byte FIRST_SIZE of the Huffman header; each has SIZE_BYTES.
+# The code of a byte in the Huffman format has CODE_BITS. The header and each stream are filled up
+# to a multiple of ALIGN bytes. The sizes of streams begin at byte FIRST_SIZE of the Huffman header;
+# each has SIZE_BYTES.
+CODE_BITS = 3
+ALIGN = 64
 FIRST_SIZE, SIZE_BYTES = 28, 4
 BIAS_BYTES = 4
 # Limits by which Mesa 25.0.7 chooses the order of weights (etnaviv_ml_nn_v7.c). `Geometry.order`,
@@ -27,8 +31,10 @@ PLANES_PER_GROUP = 6  # planes of one kernel that follow each other in the order
 SEVERAL_OUTPUTS = 8
 HEAD_COLUMNS = 3  # of each pair of rows of a wide kernel, this many columns come first
 WIDE_INPUT = 64
-BLOCK = 9  # weights of one kernel in a block of the Huffman format, etnaviv_ml_nn_v8.c
-MESA, VENDOR = "mesa", "vendor"  # dialects: the driver whose choices the encoder copies
+# A block of the Huffman format has BLOCK weights of one kernel (etnaviv_ml_nn_v8.c). A dialect is
+# the name of the driver whose choices the encoder copies.
+BLOCK = 9
+MESA, VENDOR = "mesa", "vendor"
 DIALECTS = (MESA, VENDOR)
 
 

@@ -22,11 +22,13 @@ from npulab.npus.vivante.coefficients.buffers import (
 
 ESCAPE_BITS, COUNT_BYTES = 2, 2
 LENGTH_BITS, MOST_LENGTH = 4, 7
-DELAY = 2  # the payload of a byte comes this many steps after its code
-ESCAPED = 2  # this 3-bit code has an escape of 2 bits
-FREE_CODE = 4  # codes of symbols 0 and 1 are larger by this if the free bit is 1
-# Bit 0 of the payload of symbols 0, 1 and 5 lies in their code or escape: the free bit. Key: (code,
-# escape or None). Value: (symbol, free bit); other symbols have None instead of the free bit.
+# The payload of a byte comes DELAY steps after its code. The 3-bit code ESCAPED has an escape of 2
+# bits. Bit 0 of the payload of symbols 0, 1 and 5 lies in their code or escape: the free bit; if it
+# is 1, the codes of symbols 0 and 1 are larger by FREE_CODE.
+DELAY = 2
+ESCAPED = 2
+FREE_CODE = 4
+# Key: (code, escape or None). Value: (symbol, free bit), None for a symbol without a free bit.
 READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
     (0, None): (0, 0),
     (4, None): (0, 1),
@@ -48,10 +50,10 @@ FEW, BYTE_BITS = 2, 8
 # payload that picks one of the 2 ** k entries after the first FEW.
 TABLE_SIZES = {4: 1, 6: 2, 10: 3, 18: 4}
 TABLE_BYTES = 18
-LONGEST = 2**BYTE_BITS  # length of the longest run: byte n of the table means a length of n + 1
-# A token is a number that says what a byte stands for and how it is written. A token below RAW is
-# a value, written by its bit length. RAW + value: the value as it is. ENTRY + n: the run of entry n
-# of the table.
+# The longest run has LONGEST values, because byte n of the table means a length of n + 1. A token
+# is a number that says what a byte stands for and how it is written. A token below RAW is a value,
+# written by its bit length. RAW + value: the value as it is. ENTRY + n: the run of entry n.
+LONGEST = 2**BYTE_BITS
 RAW, ENTRY = 256, 512
 TOKENS = ENTRY + TABLE_BYTES
 

@@ -21,10 +21,13 @@ from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS
 # times as many as the weights of the longest. With fewer segments its tables cost more than they
 # save.
 FEW, OFTEN = 32, 8
-LONG = 256  # a segment of more weights than this is counted without tables
-LEAPS = (64, 16, 4, 1)  # numbers of items that `_by_leaps` passes in one step
-CHUNK = 2**14  # tables are made for this many bytes of a stream at a time
-MANY = 2**12  # at most this many items of a long segment are read at a time
+# A segment of more than LONG weights is counted without tables, at most MANY items at a time. LEAPS
+# are the numbers of items that `_by_leaps` passes in one step. Tables are made for CHUNK bytes of a
+# stream at a time.
+LONG = 256
+LEAPS = (64, 16, 4, 1)
+CHUNK = 2**14
+MANY = 2**12
 
 
 class Segments(NamedTuple):

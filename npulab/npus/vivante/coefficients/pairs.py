@@ -35,9 +35,9 @@ from npulab.npus.vivante.coefficients.codes import (
 # A sorting network: pairs of places in the symbol map, which are compared in this order. Source:
 # Mesa 25.0.7, etnaviv_ml_nn_v8.c.
 NETWORK = "02 13 46 57 04 15 26 37 01 23 45 67 24 35 14 36 12 34 56"
-CHUNK = 2**16  # `_steps` reads this many bytes of a stream at a time
-# One number holds two counts of bits of a step: ROOM times the bits before its payloads, plus the
-# bits of its two payloads, which are fewer than ROOM.
+# `_steps` reads CHUNK bytes of a stream at a time. One number holds two counts of bits of a step:
+# ROOM times the bits before its payloads, plus the bits of its two payloads, fewer than ROOM.
+CHUNK = 2**16
 ROOM = 32
 ONES = (2 ** np.arange(9) - 1).astype(np.uint32)
 PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)

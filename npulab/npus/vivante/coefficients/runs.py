@@ -23,10 +23,11 @@ from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 
 HEAD_BITS = ZRL_BITS + buffers.COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
-TOGETHER = 20_000  # streams of several cores are read at once, up to this many weights in all
-Streams = list[tuple[Array, Array]]  # by stream: its weights, and its words (biases and offsets)
-# If the geometry has more weights than this for each byte of a buffer, all items are counted before
-# the array of weights is made.
+# Streams of several cores are read at once, up to TOGETHER weights in all. Streams has, by stream,
+# its weights and its words (biases and offsets). If the geometry has more than SPARSE weights for
+# each byte of a buffer, all items are counted before the array of weights is made.
+TOGETHER = 20_000
+Streams = list[tuple[Array, Array]]
 SPARSE = 32
 
 

@@ -24,6 +24,7 @@ from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS, Words
 from npulab.npus.vivante.coefficients.runs import HEAD_BITS, packed
 
 AT_ONCE = 2**12  # at most this many items of a stream are read at a time
+
 # A kernel's count is its number of weights that are not the zero point. If the largest count is at
 # least UNEVEN above the smallest, the vendor deals kernels to cores by count. The difference is 15
 # or more in the 3 of 60 buffers with dealt kernels, and at most 13 in the others.

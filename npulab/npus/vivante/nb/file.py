@@ -76,8 +76,9 @@ class Section:
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A file as read. ``records`` has the table of records of each section by the section's name;
-    it is empty if the file lacks the section. ``nn`` and ``tp`` are instructions. ``crc`` is the
-    checksum that the header states, ``crc_found`` the checksum of the file's bytes.
+    it is empty if the file lacks the section. ``nn`` ``(items, 48) uint32`` and ``tp`` ``(items,
+    cores, 48) uint32`` are instructions. ``crc`` is the checksum that the header states,
+    ``crc_found`` the checksum of the file's bytes.
 
     ``headers`` has the bytes of all headers if a header field that nobody named is not 0.
     ``between`` has the bytes outside of all headers and sections if one of them is not 0.
@@ -88,8 +89,8 @@ class Graph:
     crc_found: int
     sections: Mapping[str, Section]
     records: Mapping[str, Array]
-    nn: Array  # (items, 48) uint32
-    tp: Array  # (items, cores, 48) uint32
+    nn: Array
+    tp: Array
     headers: bytes
     between: bytes
 
