@@ -274,6 +274,15 @@ def test_the_table_of_rooms_is_what_the_code_says() -> None:
     )
 
 
+def test_files_are_found_by_words_of_their_purpose() -> None:
+    import write_rooms  # which imports this module
+
+    (found,) = write_rooms.files_about(["draws", "bisect"])
+    assert found.startswith("notebook/widgets/bisect_view.js: Draws the bisect view")
+    (found,) = write_rooms.files_about(["SVD", "reader"])
+    assert found.startswith("registers/formats/svd.py: Reader of CMSIS-SVD")
+
+
 def test_an_earlier_name_of_a_folders_targets_still_works_and_warns() -> None:
     target = importlib.import_module("npulab.target")
     with pytest.warns(

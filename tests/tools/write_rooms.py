@@ -1,7 +1,8 @@
 """Write the table of the rooms in npulab/README.md from the code: their rows, purposes and imports.
 
-python tests/tools/write_rooms.py             # the table in npulab/README.md, renewed
-python tests/tools/write_rooms.py --lines     # the rooms with their lines of code, printed
+python tests/tools/write_rooms.py                     # the table in npulab/README.md, renewed
+python tests/tools/write_rooms.py --files map editor  # the files about "map" and "editor", printed
+python tests/tools/write_rooms.py --lines             # the rooms with their lines of code, printed
 """
 
 from __future__ import annotations
@@ -44,8 +45,30 @@ def rooms_table() -> str:
 
 def purpose(folder: Path) -> str:
     """The first paragraph of a package's docstring, as one line."""
-    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    return purpose_of_file(folder / "__init__.py")
+
+
+def purpose_of_file(path: Path) -> str:
+    """The first paragraph of a module's docstring, or of the comment at the head of a script, as
+    one line.
+    """
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        text = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        text = text.replace("\n//", "\n").lstrip("/* ")
     return " ".join(text.split("\n\n")[0].split()).removesuffix(".").replace("``", "`")
+
+
+def files_about(words: list[str]) -> list[str]:
+    """Lines "path: purpose" of the Python files and scripts whose line has all words."""
+    lines = []
+    for path in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.js")]):
+        name = path.relative_to(PACKAGE).as_posix()
+        line = f"{name}: {purpose_of_file(path)}"
+        if all(word.lower() in line.lower() for word in words):
+            lines.append(line)
+    return lines
 
 
 def folders(room: Path) -> list[Path]:
@@ -84,6 +107,8 @@ def main() -> None:
         for room in sorted(set.union(*ROWS[:-1])):
             for folder in (PACKAGE / room, *folders(PACKAGE / room)):
                 print(f"{lines_of_code(folder):6}  {folder.relative_to(PACKAGE)}/")
+    elif sys.argv[1:2] == ["--files"]:
+        print("\n".join(files_about(sys.argv[2:])))
     else:
         before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
         README.write_text(
