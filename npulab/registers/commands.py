@@ -32,7 +32,7 @@ from npulab.support.text import plural
 
 MOST_KEPT = 64  # most sets of maps whose opcode fields are kept in memory
 
-Maps = Mapping[str, RegisterMap]  # by block
+Maps = Mapping[str, RegisterMap]  # the map of each block, by the block's name
 
 
 def read_commands(data: bytes, maps: Maps, opcode: str) -> list[tuple[str, Array]]:
@@ -60,7 +60,8 @@ def read_commands(data: bytes, maps: Maps, opcode: str) -> list[tuple[str, Array
         command = data[at : at + size]
         if len(command) < size:
             raise ValueError(
-                f"{where}: got {len(command)} bytes of a command {block}, allowed are {size}"
+                f"{where}: got {len(command)} bytes of a command {block} before the end of "
+                f"the stream, allowed are {size}"
             )
         out.append((block, _words_at(command, 0, most).astype(np.uint32)))
         at += size
@@ -101,8 +102,8 @@ def opcodes(maps: Maps) -> dict[str, Field]:
 
 @lru_cache(MOST_KEPT)
 def _opcodes(items: tuple[tuple[str, RegisterMap], ...]) -> dict[str, Field]:
-    """``opcodes`` of maps given as pairs of a block and its map, which can be a key of the
-    cache."""
+    """Return the same as ``opcodes``, for maps given as pairs of a block and its map: unlike a
+    dict, such pairs can be a key of the cache."""
     maps = dict(items)
     for block, registers in items:
         for item in registers:

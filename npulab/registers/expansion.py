@@ -46,8 +46,8 @@ from npulab.support.text import plural
 BUFFER = "buffer"
 SHAPE = ("bits", "count", "stride", BUFFER)  # the columns that this module adds to a table
 SPARSE = "sparse"
-MOST_BITS = 1024  # most bits of a register
-MOST_COPIES = 2**16  # most copies of a register or of a block
+MOST_BITS = 1024  # The most bits of a register.
+MOST_COPIES = 2**16  # The most copies of a register or of a block.
 BYTE_BITS = 8
 
 
@@ -251,8 +251,8 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         bits = _size(row, where) or 0
         if counted and (not bits or step <= 0):
             raise ValueError(
-                f"{where}: got count {counted} without bits and a stride above 0, "
-                "allowed is a count with both"
+                f"{where}: got count {counted}, which names a field, allowed is such a count in a "
+                "row with bits and with a stride above 0"
             )
         out[block] = Repeat(base, counts, strides, names, value == SPARSE, bits, counted, step)
     return out
@@ -263,7 +263,9 @@ def _held(row: Row, where: str) -> Held:
     columns ``field`` and ``value``, which are for blocks at an address, are not blank."""
     for name in ("field", "value"):
         if not _blank(row, [name]):
-            raise ValueError(f"{where}: got {name} {row[name]!r} with a buffer, allowed is blank")
+            raise ValueError(
+                f"{where}: got {name} {row[name]!r} in a row with a buffer, allowed is a blank cell"
+            )
     offset, stride = _number(row, "offset", where) or 0, _number(row, "stride", where)
     most = _number(row, "count", where)
     if offset < 0:
@@ -291,7 +293,7 @@ def _blank(row: Row, columns: Iterable[str]) -> bool:
 
 
 def _without(row: Row) -> Row:
-    """A row without the columns that this module adds."""
+    """Return a row without the columns that this module adds to a table."""
     return {name: value for name, value in row.items() if name not in SHAPE}
 
 
@@ -317,7 +319,7 @@ def _array(row: Row) -> Iterator[Cells]:
         column = "count" if counts else "bits"
         raise ValueError(
             f"{where}: got {column} in a row without a register, allowed is {column} in a row "
-            "with one"
+            "with a register"
         )
     for index, at in _copies(counts, strides):
         copy = {**plain, "offset": (offset or 0) + at, "bits": bits or WORD_BITS}
@@ -360,7 +362,7 @@ def _word_rows(
         repeated = crosses and names[row.get("block"), row.get("field")] > 1
         if repeated or any(len(register) > 1 for register in registers):
             name = f"{row['register']}.{name}"
-        # without a number in ``at`` the pieces in different words would be separate fields
+        # without a number in ``at``, the pieces in different words would be separate fields
         if crosses:
             split = 0
     for part, register in zip(parts, registers, strict=True):
@@ -372,8 +374,9 @@ def _word_rows(
 
 
 def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the counts and strides in a row; raises ValueError if there are more of one than of
-    the other, for a number that is not above 0, and for more than ``MOST_COPIES`` copies."""
+    """Return the counts and strides in a row; raises ValueError if the row has more counts
+    than strides or fewer, for a number that is not above 0, and for more than ``MOST_COPIES``
+    copies."""
     counts, strides = _numbers(row, "count", where), _numbers(row, "stride", where)
     # a negative count is taken as 0, because the product of two negative counts is above 0
     total = math.prod(max(count, 0) for count in counts)

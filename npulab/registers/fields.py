@@ -19,11 +19,11 @@ WORD_BITS = 32
 WORD_BYTES = 4
 AS_STORED = Meaning()
 
-Row = Mapping[str, Any]  # a row of a table: its cells by column
-Cells = dict[str, Any]  # a row that is being made
-Codes = Mapping[int, str]  # the names of an enum by raw number
-Enums = Mapping[str, Codes]  # enums by name
-NewCodes = dict[int, str]  # an enum that is being made
+Row = Mapping[str, Any]  # A row of a table: its cells by column.
+Cells = dict[str, Any]  # A row that is being made.
+Codes = Mapping[int, str]  # An enum: its names by raw number.
+Enums = Mapping[str, Codes]  # Several enums, by the name of the enum.
+NewCodes = dict[int, str]  # An enum that is being made.
 NewEnums = dict[str, NewCodes]
 
 
@@ -209,7 +209,7 @@ class Field:
         try:
             raw = self.meaning.raw(value, unit)
         except ValueError as error:
-            raise ValueError(f"{self.where}: got {value!r}, which {error}") from None
+            raise ValueError(f"{self.where}: got {value!r}, {error}") from None
         if self.meaning.kind == "signed":
             # a negative number becomes its two's complement by adding 2**width; 2**64 does not fit
             # into int64, and a cast gives the same bits
@@ -220,8 +220,8 @@ class Field:
         return raw
 
     def _fitting(self, raw: Array, low: int) -> Array:
-        """Return raw values; raises ValueError if one of them is not from ``low`` to below
-        ``low + 2**width``."""
+        """Return raw values; raises ValueError if one of them is not at least ``low`` and
+        below ``low + 2**width``."""
         high = low + 2**self.width
         # if the least and the largest value fit, all do: no mask as large as the array is needed
         not_below = raw.dtype.kind == "u" or (raw.size and raw.min() >= low)

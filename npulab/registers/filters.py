@@ -40,13 +40,14 @@ def filter_of(text: str, columns: Collection[str]) -> Test:
     (True, False)
     """
     if len(text) > LONGEST:
-        raise ValueError(f"filter: got {len(text)} letters, allowed are at most {LONGEST}")
+        raise ValueError(f"filter: got {len(text)} characters, allowed are at most {LONGEST}")
     try:
         return _test(ast.parse(text.strip(), mode="eval").body, columns)
     except (SyntaxError, MemoryError, RecursionError):
         raise ValueError(
-            f"filter: got {text!r:.80}, which is no expression, allowed is such as raw != 0 and "
-            "evidence == guess; a text needs quotes if it is not of letters, digits and _ alone"
+            f"filter: got {text!r:.80}, which is no expression, allowed is an expression such as "
+            "raw != 0 and evidence == guess; a text needs quotes if it has other characters than "
+            "letters, digits and _"
         ) from None
 
 

@@ -46,20 +46,20 @@ from npulab.support.refuse import need, need_all, need_path, need_whole, refuse_
 from npulab.support.text import plural
 
 # Words (N, W) of many captures are transposed in batches of rows, and each batch in tiles, so that
-# the words from which a field is cut are in the cache: the most rows of a batch, about the most
-# words of a batch, about the words of a tile. With smaller batches, calling numpy takes longer than
-# its work.
+# the words from which a field is cut are in the cache. BLOCK_ROWS and BLOCK_WORDS are the most rows
+# and about the most words of a batch, TILE_WORDS is about the words of a tile. With smaller
+# batches, calls of numpy take longer than their work.
 BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2**14, 2**20, 2**14
 # The most bytes of an allocation that the values of several fields share. malloc returns
 # allocations of 32 MiB and more, and many small ones, to the system; fetching their pages again
 # takes longer than decoding.
 SHARED_BYTES = 31 * 2**20
-MOST_NEAR = 5  # most similar names in the error text for an unknown name
-MOST_NAMED = 12  # most fields in the error text for a name that several fields have
-MOST_PLACES = 2**20  # most words in all copies of all blocks of a map
+MOST_NEAR = 5  # The error text for an unknown name has at most so many similar names.
+MOST_NAMED = 12  # The error text for a name of several fields has at most so many of them.
+MOST_PLACES = 2**20  # All copies of all blocks of a map have at most so many words.
 GUESS, UNKNOWN = "guess", "unknown"
-GUESSES = (GUESS, UNKNOWN)  # evidence of a field that no source proves
-# the columns of ``status``
+GUESSES = (GUESS, UNKNOWN)  # The evidence of a field that no source proves.
+# The columns of ``RegisterMap.status`` that count bits.
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
 
 
@@ -142,8 +142,8 @@ class RegisterMap:
         words, blocks = expanded(with_numbers(rows, numbers))
         self.numbers = {name: numbers[name] for name in sorted(names_in(rows))}
         plain = [normal_row(row) for row in words]
-        # the rows from which ``select`` makes a map for other features and numbers; with sums,
-        # these are the rows as given, because the other rows have the values of the sums
+        # the rows from which ``select`` makes a map for other features and numbers; if the
+        # table has sums, these are the rows as given, because ``plain`` has the values of the sums
         self._source: tuple[Row, ...] = (*plain, *blocks)
         if self.numbers:
             self._source = tuple(rows)
@@ -414,8 +414,8 @@ class RegisterMap:
         return dict(zip(self._spelled, values, strict=True))
 
     def _decode_one(self, words: list[int], raw: bool) -> dict[str, Any]:
-        """``decode`` for the words of one capture, with Python's integers, which are faster than
-        arrays of one element.
+        """Return the values of every field in the words of one capture, as ``decode`` does for
+        many captures. Python's integers are faster than arrays of one element.
         """
         out = [0] * len(self._fields)
         for n, piece in self._plan:
@@ -451,8 +451,8 @@ class RegisterMap:
             unit = None
             if not raw:
                 unit = self._unit(self._numbers[name], bits)
-            # a plain number below the bound is stored without a change, which is quicker;
-            # ``stored_below`` has the bounds (of values, of raw values)
+            # a plain number below the field's bound in ``stored_below`` is stored without a
+            # change, which is quicker
             if type(value) is not int or not 0 <= value < item.stored_below[raw]:
                 value = item.stored(value if raw else item.raw(value, unit))
                 shape = np.broadcast_shapes(shape, np.shape(value))
@@ -522,8 +522,8 @@ class RegisterMap:
         return self._counted[key]
 
     def _encode_one(self, bits: Mapping[int, int]) -> Array:
-        """``_insert`` for the words of one capture, with Python's integers, which are faster than
-        arrays of one element.
+        """Return the words of one capture from raw values by the field's number, as ``_insert``
+        does for many captures. Python's integers are faster than arrays of one element.
         """
         words = [0] * len(self)
         for n, piece in self._plan:
@@ -550,7 +550,8 @@ class RegisterMap:
     def _extract(self, rows: Array) -> list[Array]:
         """Return the raw values ``(N,)`` of every field in words ``(N, W)``."""
         out = _arrays([item.stored_type for item in self._fields], len(rows))
-        # a step cuts one piece: its place, the field's values, and whether it is the field's first
+        # a step cuts one piece out of a word; it has the piece's numbers, the array of the field's
+        # values, and True if the piece is the first of its field
         steps, seen = [], set[int]()
         for n, piece in self._plan:
             steps.append((*piece, out[n], n not in seen))
@@ -586,8 +587,9 @@ class RegisterMap:
         0.
         """
         words = np.empty((count, len(self)), np.uint32)
-        # a step stores one piece: its place, the field's values, whether their bits above the piece
-        # are cut off (they belong to another piece), and whether it is the first in its word
+        # a step stores one piece in a word; it has the piece's numbers, the field's values, True if
+        # the bits of a value above the piece must be cut off (they belong to another piece), and
+        # True if the piece is the first in its word
         steps, seen = [], set[int]()
         for n, piece in self._plan:
             if n in bits:
@@ -863,7 +865,7 @@ def pairs_of(what: str, writes: object, most: int = 3) -> list[Any]:
     """
     allowed = "are register writes, each (offset, value)"
     out = need_all(what, writes, (tuple, list), allowed)
-    # types are checked, not numbers: there may be many numbers, but they have few types
+    # the types are collected first: there may be many numbers, but they have few types
     kinds = set(map(type, chain.from_iterable(out)))
     odd = {kind for kind in kinds if not issubclass(kind, int | np.integer)}
     lengths = set(map(len, out)) - {*range(2, most + 1)}

@@ -15,7 +15,7 @@ FLOATS: dict[str, tuple[Any, Any]] = {
     "f16": (np.float16, np.uint16),
     "f32": (np.float32, np.uint32),
 }
-MOST_BITS = 64  # most bits of a number after *, + or >>
+MOST_BITS = 64  # most bits of a number after *, + or >> in a value column
 UNIT = re.compile(r"(?:raw\s*)?\*\s*(?P<by>[A-Za-z_]\w*)\s*\((?P<factors>[^()]*)\)")
 FLOAT_BITS = 53  # float64 holds every whole number of at most this many bits exactly
 
@@ -127,8 +127,8 @@ class Meaning:
                 reach = max(reach, bits) + 1
             elif operation == "*":
                 reach += bits
-            # a shift divides in float64: a value that float64 cannot hold exactly gets a reach that
-            # is refused below
+            # a shift divides in float64, which cannot hold a value of more bits exactly: a reach of
+            # 64 is refused below
             elif reach > FLOAT_BITS:
                 reach = 64
         if self.kind in FLOATS:
@@ -175,29 +175,29 @@ class Meaning:
         field: ``Field.raw`` and ``Field.stored`` check that. ``unit`` counts only if another field
         names it.
 
-        Raises ValueError if a value has no raw number; the message, such as "is not finite", is the
-        end of the sentence in ``Field.raw``.
+        Raises ValueError if a value has no raw number. The message says which values are allowed;
+        ``Field.raw`` puts the field and the value in front.
         """
         out: Any = np.asarray(value)
         if out.dtype.kind not in "iufb":
-            raise ValueError("is not a number of at most 64 bits")
+            raise ValueError("allowed is a number of at most 64 bits")
         if self.kind in FLOATS:
             real, stored = FLOATS[self.kind]
             # numpy would turn a number that is too large for the type into infinity
             if np.any(np.isfinite(out) & (np.abs(out) > np.finfo(real).max)):
-                raise ValueError(f"is out of the range of {np.dtype(real)}")
+                raise ValueError(f"allowed is a value in the range of {np.dtype(real)}")
             return out.astype(real).view(stored).astype(np.int64)
         if not np.all(np.isfinite(out)):
-            raise ValueError("is not finite")
+            raise ValueError("allowed is a finite value")
         if out.dtype.kind != "f":
             if out.dtype.kind in "iu" and not self.kind and not self.steps and not self.by:
                 return out
             # the cast to int64 would make a number of 2**63 or more negative
             if out.dtype == np.uint64 and np.any(out > np.uint64(2**63 - 1)):
-                raise ValueError("is too large")
+                raise ValueError("allowed is a value of at most 63 bits")
             out = out.astype(np.int64)
         if self.by:
-            out = _divided(out, unit, f", its unit by {self.by}")
+            out = _divided(out, unit, f", the unit that field {self.by} names")
         for operation, number in reversed(self.steps):
             if operation == "*":
                 out = _divided(out, number)
@@ -207,16 +207,17 @@ class Meaning:
                 out = out * 2.0**number
         if out.dtype.kind == "f":
             if np.any(out != np.floor(out)) or np.any(np.abs(out) >= 2.0**63):
-                raise ValueError("is not a whole raw number")
+                raise ValueError("allowed is a value with a whole raw number of at most 63 bits")
             out = out.astype(np.int64)
         return out
 
 
 def _divided(values: Any, units: Any, what: str = "") -> Any:
     """Return values divided by their units, elementwise; raises ValueError for a value that is not
-    a multiple of its unit. ``what`` ends the message: it says who names the unit."""
+    a multiple of its unit. ``what`` ends the message: it says which field names the unit, if
+    any."""
     rest = values % units
     if np.any(rest):
         wrong = np.broadcast_to(units, np.shape(rest))[rest != 0]
-        raise ValueError(f"is not a multiple of {wrong.flat[0]}{what}")
+        raise ValueError(f"allowed is a multiple of {wrong.flat[0]}{what}")
     return values // units

@@ -9,15 +9,14 @@ import pandas as pd
 
 from npulab.support.text import part_said
 
-MOST_ROWS = 60  # most rows that are shown as HTML
-# the key in ``attrs`` of the fields that point into memory, each as (block, register, field)
+MOST_ROWS = 60  # The most rows that are shown as HTML.
+# A key of ``attrs``: the fields that point into memory, each as (block, register, field).
 ADDRESSES = "addresses"
-# the key in ``attrs`` of what the table left out: how many of how many jobs it is about; absent if
-# it is about all jobs
+# A key of ``attrs``: how many of how many jobs the table is about; absent if it is about all jobs.
 LOOKED_AT = "looked_at"
 FIELD = ["block", "register", "field"]
-VALUES = {"raw", "value", "a", "b", "good", "bad"}  # columns whose values may be addresses
-NONE = "–"  # shown for a missing value
+VALUES = {"raw", "value", "a", "b", "good", "bad"}  # The columns whose values may be addresses.
+NONE = "–"  # The text that is shown for a missing value.
 LEFT = " style='text-align:left'"
 
 
@@ -81,8 +80,8 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
 
 
 def with_part(table: pd.DataFrame, *sources: Any) -> pd.DataFrame:
-    """Return the table. If one of its sources (sweeps, laws) is about a part of the jobs only, the
-    returned table shows a line that says about how many."""
+    """Return the table. If one of its sources (sweeps, laws) is about a part of the jobs only, a
+    line below the returned table says how many of how many jobs these are."""
     for source in sources:
         if getattr(source, LOOKED_AT, ""):
             table = Table(table)
@@ -108,7 +107,8 @@ def _aligned(row: str, texts: list[bool]) -> str:
     """
     tag = "<td" if "<td>" in row else "<th"
     before, *cells = row.split(f"{tag}>")
-    first = len(cells) - len(texts)  # cells in front with the names of the rows
+    # the cells in front of those of the columns have the names of the rows
+    first = len(cells) - len(texts)
     if first < 0:
         return row
     for cell, is_left in zip(cells, [False] * first + texts, strict=True):

@@ -23,7 +23,7 @@ STATED = re.compile(
     r"\boffset: ?(0x[0-9a-fA-F]{1,16}), ?shift ?[=:] ?(\d{1,2}), ?limit: ?(0x[0-9a-fA-F]{1,16})\b"
 )
 MOST_BYTES = 2**26
-# verdicts, which are shown in the colours of the verdicts of check
+# the verdicts on a statement; views show them in the colours of the verdicts of ``check``
 AGREES, DIFFERS, ABSENT = "equal", "differs", "not covered"
 COLUMNS = ("line", "offset", "lsb", "width", "field", "verdict", "map")
 

@@ -50,10 +50,10 @@ COLUMNS = (
     "note",
 )
 NUMBERS = ("offset", "lsb", "width", "at", "align")
-# control characters, lone surrogates and noncharacters
+# finds the characters that are not text: control characters, lone surrogates and noncharacters
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-# an optional column, and its two values. READ_ONLY: only the NPU sets the field. START: a write to
-# the field starts a unit
+# ACCESS is an optional column with two values. READ_ONLY: only the NPU sets the field. START: a
+# write to the field starts a unit of the NPU.
 ACCESS, READ_ONLY, START = "access", "ro", "start"
 REQUIRED = ("field", "lsb", "width")
 # the file with the enums of the tables of its folder; NAME.enums.csv has the enums of NAME.csv
@@ -288,9 +288,9 @@ def fields_of(rows: Sequence[Row], words: Words, enums: Enums) -> tuple[Field, .
             key = (n,)
         elif row["at"] is None:
             raise ValueError(
-                f"register map, register {words.register(row)} field {row['field']}: a piece "
-                "without its at, allowed is a number in column at, because other pieces of the "
-                "field have one"
+                f"register map, register {words.register(row)} field {row['field']}: got a piece "
+                "with column 'at' blank, allowed is a number, because other pieces of the field "
+                "have one"
             )
         grouped.setdefault(key, []).append(row)
     fields = [_field(group, words, enums) for group in grouped.values()]
@@ -314,8 +314,8 @@ def _field(group: Sequence[Row], words: Words, enums: Enums) -> Field:
     for a, b in pairwise(pieces):
         if a.at + a.width > b.at:
             raise ValueError(
-                f"{where}: in the field's value, its pieces at {a.at} (width {a.width}) and {b.at} "
-                "overlap"
+                f"{where}: got pieces at bit {a.at} (width {a.width}) and bit {b.at} of the "
+                "field's value, allowed are pieces that do not overlap"
             )
     width = pieces[-1].at + pieces[-1].width
     with refusing(where):

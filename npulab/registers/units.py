@@ -12,7 +12,7 @@ from numpy import ndarray as Array
 from npulab.registers.fields import Field
 from npulab.support.text import plural
 
-MOST_BITS = 16  # most bits of a field that names a unit
+MOST_BITS = 16  # the most bits of a field that names the unit of another field
 
 
 class Unit(NamedTuple):
@@ -70,7 +70,7 @@ def _named(where: str, item: Field, fields: Sequence[Field]) -> int:
         count = plural(len(near), "field")
         known = [other.name for other in fields if other.block == item.block]
         raise LookupError(
-            f"{where}: got a unit by {name!r}, which {count} of the block have as "
-            f"their name, allowed is one of {', '.join(dict.fromkeys(known))}"
+            f"{where}: got a unit by {name!r}, the name of {count} of the block, "
+            f"allowed is one of {', '.join(dict.fromkeys(known))}"
         )
     return near[0]

@@ -316,8 +316,8 @@ def test_an_edit_changes_its_lines_and_no_others(nasty: Draft, case: str) -> Non
 # an edit => the refusal, a regular expression
 REFUSED = r"""
 rename | 'nosuch', 'a' => ^got field 'nosuch', the map has
-rename | 'mode', 'size' => ^register map, register CFG field size: a piece without its at, allowed is a number in column at, because other pieces of the field have one$
-rename | 'where', 'size' => a piece without its at
+rename | 'mode', 'size' => ^register map, register CFG field size: got a piece with column 'at' blank, allowed is a number, because other pieces of the field have one$
+rename | 'where', 'size' => got a piece with column 'at' blank
 rename | 'mode', 'w3_0_2' => ^rename mode: got 'w3_0_2', allowed is a name that is neither blank nor automatic \(like w18_27_2\)$
 rename | 'mode', ' ' => ^rename mode: got '', allowed is a name
 rename | 'mode', 'a\nb' => ^got 'a\\nb', allowed is one line of text, without '\\n'$
@@ -464,7 +464,10 @@ def test_one_piece_here_and_another_on_other_chips(tmp_path: Path) -> None:
         match=r"^join c and b: got a draft without feature new, allowed is a draft with it",
     ):
         made.join("c", "b", "d")
-    with pytest.raises(ValueError, match=r"its pieces at 0 \(width 5\) and 4 overlap$"):
+    with pytest.raises(
+        ValueError,
+        match=r"got pieces at bit 0 \(width 5\) and bit 4 of the field's value, allowed are pieces that",
+    ):
         made.resize("c", 5)
 
 

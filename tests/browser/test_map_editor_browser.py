@@ -289,7 +289,7 @@ def test_page_says_what_was_refused(chrome: Browser) -> None:
         page.press("Enter")
         answer(page, view)
         assert status(page).startswith(
-            "refused: register map, register CFG field size: a piece without its at"
+            "refused: register map, register CFG field size: got a piece with column 'at' blank"
         )
         assert cell(page, 0, "field") == "mode"
         assert focused(page) == "grid"

@@ -183,8 +183,14 @@ def test_a_change_of_what_is_not_there_is_refused(
         ({"offset": -4}, "block 'OP': got offset -4, allowed is at least 0"),
         ({"count": 0}, "block 'OP': got count 0, allowed is at least 1, or blank"),
         ({"count": "n"}, "block 'OP': got count 'n', allowed are whole numbers"),
-        ({"value": "sparse"}, "block 'OP': got value 'sparse' with a buffer, allowed is blank"),
-        ({"field": "group"}, "block 'OP': got field 'group' with a buffer, allowed is blank"),
+        (
+            {"value": "sparse"},
+            "block 'OP': got value 'sparse' in a row with a buffer, allowed is a blank",
+        ),
+        (
+            {"field": "group"},
+            "block 'OP': got field 'group' in a row with a buffer, allowed is a blank",
+        ),
     ],
 )
 def test_a_malformed_place_of_records_is_refused(row: dict[str, Any], words: str) -> None:

@@ -194,7 +194,7 @@ def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> N
         ({"do": "cell", "field": "mode", "column": "field", "text": "where"}, None),
         (
             {"do": "cell", "field": "mode", "column": "field", "text": "size"},
-            "refused: register map, register CFG field size: a piece without its at",
+            "refused: register map, register CFG field size: got a piece with column 'at' blank",
         ),
         (
             {"do": "cell", "field": "mode", "column": "value", "text": "enum:mode x=y"},

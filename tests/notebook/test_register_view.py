@@ -163,7 +163,7 @@ def test_model_put_takes_a_value_as_people_type_it(field: str, value: object, ra
     ("field", "value", "message"),
     [
         ("size", "64", "register CFG field size: got raw 64, allowed is 0 to 63 (6 bits)"),
-        ("where", "100", "register EXT field where: got 100, which is not a multiple of 64"),
+        ("where", "100", "register EXT field where: got 100, allowed is a multiple of 64"),
         (
             "mode",
             "of",

@@ -656,7 +656,9 @@ def test_dram_base_counts_what_memory_type_names(vta: Target) -> None:
     for kind, size in enumerate((4, 256, 16, 64, 16, 16)):
         words = load.encode({"memory_type": kind, "dram_base": 0x12300})
         assert load.decode(words, raw=True)["dram_base"] == 0x12300 // size
-        with pytest.raises(ValueError, match=f"is not a multiple of {size}, its unit by memory_ty"):
+        with pytest.raises(
+            ValueError, match=f"allowed is a multiple of {size}, the unit that field memory_ty"
+        ):
             load.encode({"dram_base": 0x12302, "memory_type": kind})
     capture = executed(small())
     number = task(capture, "LOAD", memory_type=3)

@@ -106,7 +106,8 @@ def test_lengths_that_do_not_fit_the_block() -> None:
     ):
         read_commands(b"\x01\0\x83\6\0\0" + bytes(28), burst(), "opcode")
     with pytest.raises(
-        ValueError, match=r"^byte 0x0: got 6 bytes of a command CONV, allowed are 8$"
+        ValueError,
+        match=r"^byte 0x0: got 6 bytes of a command CONV before the end of the stream, allowed are 8$",
     ):
         read_commands(b"\x83\0\0\0\1\2", burst(), "opcode")
     with pytest.raises(
@@ -116,7 +117,7 @@ def test_lengths_that_do_not_fit_the_block() -> None:
         write_commands([("CONV", np.array([0x83, 1, 2, 0, 0, 0, 0], np.uint32))], burst())
     with pytest.raises(
         ValueError,
-        match=r"^register map, block 'CONV': got count words without bits and a stride above 0, allowed is a count with both$",
+        match=r"^register map, block 'CONV': got count words, which names a field, allowed is such a count in a row with bits and with a stride above 0$",
     ):
         burst(stride="")
 
@@ -128,7 +129,10 @@ def test_lengths_that_do_not_fit_the_block() -> None:
             b"\x01\x00\x07\x00",
             r"^byte 0x2: got opcode 0x7, allowed is 0x1 \(NOP\), 0x2 \(LOAD\), 0x83 \(CONV\)$",
         ),
-        (b"\x01\x00\x02\x00\x00", "^byte 0x2: got 3 bytes of a command LOAD, allowed are 6$"),
+        (
+            b"\x01\x00\x02\x00\x00",
+            "^byte 0x2: got 3 bytes of a command LOAD before the end of the stream, allowed are 6$",
+        ),
     ],
 )
 def test_streams_that_are_broken(data: bytes, words: str) -> None:

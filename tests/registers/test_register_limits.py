@@ -144,18 +144,18 @@ def test_numbers_beside_an_operation(value: str, fits: bool) -> None:
 
 def test_values_that_no_raw_number_gives() -> None:
     for value, given, words in (
-        ("raw*2", 3, "is not a multiple of 2"),
-        ("raw>>1", 0.25, "is not a whole raw number"),
-        ("raw>>1", 2.0**62, "is not a whole"),
-        ("", 0.5, "is not a whole raw number"),
-        ("raw+1", np.uint64(2**63), "is too large"),
-        ("", np.inf, "is not finite"),
-        ("f16", 65505.0, "is out of the range of float16"),
-        ("f32", 1e40, "is out of the range of float32"),
-        ("raw+1", 2**70, "is not a number of at most 64 bits"),
-        ("", "a", "is not a number"),
+        ("raw*2", 3, "allowed is a multiple of 2$"),
+        ("raw>>1", 0.25, "allowed is a value with a whole raw number of at most 63 bits$"),
+        ("raw>>1", 2.0**62, "allowed is a value with a whole raw number"),
+        ("", 0.5, "allowed is a value with a whole raw number"),
+        ("raw+1", np.uint64(2**63), "allowed is a value of at most 63 bits$"),
+        ("", np.inf, "allowed is a finite value$"),
+        ("f16", 65505.0, "allowed is a value in the range of float16$"),
+        ("f32", 1e40, "allowed is a value in the range of float32$"),
+        ("raw+1", 2**70, "allowed is a number of at most 64 bits$"),
+        ("", "a", "allowed is a number"),
     ):
-        with pytest.raises(ValueError, match=f"field f: got .*, which {words}"):
+        with pytest.raises(ValueError, match=f"field f: got .*, {words}"):
             wide(16 if value == "f16" else 32, value).encode({"f": given})
     half = wide(16, "f16")
     assert half.decode(half.encode({"f": 65504.0}))["f"] == 65504
@@ -245,7 +245,10 @@ def test_places_inside_a_register() -> None:
         RegisterMap([row("f", at=-1)])
     touching = RegisterMap([row("f", 0, 4, at=0), row("f", 8, 4, at=4)])
     assert touching.decode(np.array([0xA05]))["f"] == 0xA5
-    with pytest.raises(ValueError, match=r"its pieces at 0 \(width 4\) and 3 overlap$"):
+    with pytest.raises(
+        ValueError,
+        match=r"got pieces at bit 0 \(width 4\) and bit 3 of the field's value, allowed are pieces that",
+    ):
         RegisterMap([row("f", 0, 4, at=0), row("f", 8, 4, at=3)])
 
 
@@ -368,14 +371,16 @@ def test_places_of_copies_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"bits": 1032}, "got bits 1032, "),
         (
             {"count": "f", "bits": 32},
-            "got count f without bits and a stride above 0, allowed is a count with both$",
+            "got count f, which names a field, allowed is such a count in a row with bits and with a "
+            "stride above 0$",
         ),
         (
             {"count": "f", "stride": 4},
-            "got count f without bits and a stride above 0, allowed is a count with both$",
+            "got count f, which names a field, allowed is such a count in a row with bits and with a "
+            "stride above 0$",
         ),
-        ({"count": "f", "bits": 8, "stride": 0}, "allowed is a count with both"),
-        ({"count": "f", "stride": -1, "bits": 32}, "allowed is a count with both"),
+        ({"count": "f", "bits": 8, "stride": 0}, "with bits and with a stride above 0$"),
+        ({"count": "f", "stride": -1, "bits": 32}, "with bits and with a stride above 0$"),
         ({"value": "thin"}, "got value 'thin', allowed is blank or sparse$"),
         ({"field": "a b", "count": "2", "stride": "8"}, "got 2 names of dimensions"),
         ({"offset": "4 8"}, "got offset '4 8', allowed is a whole number$"),
@@ -432,7 +437,7 @@ def test_arrays_of_registers_of_any_size() -> None:
     for more, word in (({"bits": 32}, "bits"), ({"count": "2", "stride": "4"}, "count")):
         with pytest.raises(
             ValueError,
-            match=f"got {word} in a row without a register, allowed is {word} in a row with one$",
+            match=f"got {word} in a row without a register, allowed is {word} in a row with a register$",
         ):
             RegisterMap([row("f", **more)])
 

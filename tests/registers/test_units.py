@@ -67,7 +67,9 @@ def test_the_unit_is_that_of_the_words_wherever_a_field_is_shown() -> None:
     assert both.values["base"] == 0x200
     (base,) = npulab.diff(capture, both).query("field == 'base'").to_dict("records")
     assert (base["a"], base["b"], base["address"]) == (0x1240, 0x200, True)
-    with pytest.raises(ValueError, match="got 514, which is not a multiple of 64, its unit by kin"):
+    with pytest.raises(
+        ValueError, match="got 514, allowed is a multiple of 64, the unit that field kin"
+    ):
         capture.with_fields(base=514)
     (item,) = (item for _, item, _ in job.values(capture.maps) if item.name == "base")
     assert (item.unit, registers.key(item)) == (64, "base")
@@ -76,11 +78,11 @@ def test_the_unit_is_that_of_the_words_wherever_a_field_is_shown() -> None:
 @pytest.mark.parametrize(
     ("kind", "base", "words"),
     [
-        (3, 65, "got 65, which is not a multiple of 64, its unit by kind"),
+        (3, 65, "got 65, allowed is a multiple of 64, the unit that field kind names"),
         (0, -4, "got raw -1, allowed is 0 to 4294967295"),
         (1, 2**40, "got raw 4294967296, allowed is 0 to 4294967295"),
-        ([0, 1], [4, 4], "is not a multiple of 256, its unit by kind"),
-        (0, 0.5, "got 0.5, which is not a multiple of 4"),
+        ([0, 1], [4, 4], "allowed is a multiple of 256, the unit that field kind names"),
+        (0, 0.5, "got 0.5, allowed is a multiple of 4"),
     ],
 )
 def test_what_no_raw_number_gives_is_refused(kind: Any, base: Any, words: str) -> None:
@@ -91,7 +93,7 @@ def test_what_no_raw_number_gives_is_refused(kind: Any, base: Any, words: str) -
 @pytest.mark.parametrize(
     ("value", "error", "words"),
     [
-        ("raw*sort(1 2)", LookupError, "a unit by 'sort', which 0 fields of the block have"),
+        ("raw*sort(1 2)", LookupError, "a unit by 'sort', the name of 0 fields of the block"),
         ("raw*kind()", ValueError, "got '' in brackets, allowed are one or more numbers"),
         ("raw*kind(4 -1)", ValueError, "got '4 -1' in brackets, allowed are one or more numbers"),
         ("raw*kind(4 x)", ValueError, "got 'x' after 'kind', allowed is blank, or signed"),
@@ -118,7 +120,7 @@ def test_the_field_of_the_same_register_is_the_nearer_one() -> None:
     words = registers.encode({"A.kind": 1, "A.size": 16, "B.size": 16})
     assert words.tolist() == [0x201, 0x800]
     loose = [*rows[:1], rows[2], {**rows[1], "offset": 8, "register": "C"}]
-    with pytest.raises(LookupError, match="which 2 fields of the block have as their name"):
+    with pytest.raises(LookupError, match="the name of 2 fields of the block, allowed is"):
         RegisterMap(loose)
 
 
