@@ -875,7 +875,10 @@ def test_what_rdl_says_and_a_table_does_not_is_told(tmp_path: Path) -> None:
         ("addrmap a {\nreg { field {} f } q; };", "line 2: "),
         ("addrmap a { reg { field {} f[40:0]; } q; };", "line 1: "),
         ("reg { field {} f; } q;", "allowed is a description"),
-        ("addrmap a { reg { field {} f; } q[1000000]; };", "q with which there are more than 2048"),
+        (
+            "addrmap a { reg { field {} f; } q[1000000]; };",
+            "q, with which the file has more than 2048",
+        ),
         (
             "addrmap a { regfile { regfile { reg { field {} f; } q[999]; } q[999]; } q[999]; };",
             "more than 2048",
@@ -929,7 +932,7 @@ def test_brackets_have_a_depth(text: str, where: str, tmp_path: Path) -> None:
     written(tmp_path, "{" * 60, "open.rdl")
     refused(
         lambda: refuse(written(tmp_path, text, "x.rdl")),
-        f"{where}got brackets 101 deep, allowed are 100",
+        f"{where}got brackets 101 deep, allowed are at most 100",
     )
 
 

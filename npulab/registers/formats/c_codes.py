@@ -16,14 +16,14 @@ from npulab.registers.fields import Cells, Enums, NewCodes, NewEnums, Row
 
 Rows = Sequence[Cells]
 
-FEWEST = 2  # fewest macros that are the codes of a field
+FEWEST = 2  # Fewer macros are not taken as the codes of a field.
 # The widths of whole types of C, in bits. A field of such a width may be anything of a program (a
 # number, a size, flags), so the tag of its enum must be its name exactly.
 WHOLE = (8, 16, 32, 64)
 # A field of at most so many bits may have any codes. In a wider field, the highest code is below
 # twice the number of names.
 NARROW = 8
-# finds the words of a name: underscores, capital letters and digits begin or end a word
+# finds the words of a name, which end at an underscore, before a capital letter and at a digit
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 

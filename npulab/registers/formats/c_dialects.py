@@ -8,8 +8,7 @@ table. In this table, X is the name of a register and F that of a field:
                                                   that the macro begins with
 ``X_F BIT(3)``, ``GENMASK(7, 4)``, ``(1 << 3)``   field F of X by one macro, if X is a register
 ``X_F(x) (((x) & 0xf) << 4)``                     field F of X, from the macro's values for 1 and
-for
-                                                  all ones
+                                                  for all ones
 ``X_F_OFFSET 4`` with ``X_F_SIZE 3``              field F of X, if both numbers are decimal
 ``X 0x10`` (``REG_X``, ``mmX``, ``X_REG``)        a register, if the names of fields begin with its
                                                   name, or a list of offsets contains it
@@ -72,9 +71,10 @@ ATTRIBUTE = re.compile(
     r"PLATFORM_DEPENDENT|ARRLEN|BASE_IDX|RMSK|(?:REG_)?RESVAL|BITN|_RESET"
 )
 
-# The patterns below match the bodies of macros. BITS: the macro is written as bits are.
+# The patterns below match the bodies of macros. BITS: a body that is written as bits, with a shift
+# or a macro such as BIT.
 BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
-# NVIDIA writes plain numbers with these macros, so such a body is not one of bits
+# NVIDIA writes plain numbers with these macros, so a body that begins with one is not bits
 NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")
 HEX = re.compile(r"\(*\s*0[xX]([0-9a-fA-F]+)[uUlL]*\s*\)*")
 SHIFTED = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|\d{1,19})[uUlL]*\s*<<\s*(\d+)\s*\)*")
@@ -82,7 +82,7 @@ RANGE = re.compile(r"\(?\s*(\d{1,2})\s*:\s*(\d{1,2})\s*\)?")
 CALL = re.compile(r"\(*\s*([A-Za-z_]\w*)\s*\(.*", re.DOTALL)
 # i915 chooses one of several offsets by an index
 CHOSEN = re.compile(r"\(*\w+\s*\(\s*\(*(\w+)\)*\s*((?:,\s*\w+\s*)+)\)[)\s]*")
-# a number is added to something, or is an argument: the macro may be an offset
+# bodies that may be an offset, because a number is added to something or is an argument
 OFFSETS = re.compile(
     r"[+,(]\s*0[xX][0-9a-fA-F]+|\b0[xX][0-9a-fA-F]+\s*\+|,\s*\d+\s*\)|^\s*\(?\s*\w+\s*\+\s*\d"
 )

@@ -86,17 +86,17 @@ class Register:
 
     macro: str
     name: str
-    offset: int  # in bytes
-    position: int  # where the macro begins in the text, in characters
-    # for each dimension of an array: the number of elements, and the bytes from one to the next
+    offset: int  # The offset is in bytes.
+    position: int  # The macro begins at this character of the text.
+    # An array has, for each dimension, the number of elements and the bytes from one to the next.
     lengths: tuple[tuple[int, int], ...] = ()
-    heads: list[str] = field(default_factory=list)  # texts with which the names of its fields begin
+    heads: list[str] = field(default_factory=list)  # the texts with which its fields' names begin
     fields: list[Bits] = field(default_factory=list)
     values: dict[str, NamedNumber] = field(default_factory=dict)  # named values of the whole word
 
     def short(self, name: str) -> str:
-        """Return the name of a field without the longest of the register's ``heads``; the name of
-        the register for a field that is named as a head is."""
+        """Return the name of a field without the longest of the register's ``heads``; a field
+        whose name is a head gets the name of the register."""
         heads = [head for head in self.heads if name.startswith(f"{head}_")]
         if heads:
             return name[max(map(len, heads)) :].lstrip("_")

@@ -22,22 +22,22 @@ from npulab.registers.formats.c_offsets import FEWEST
 from npulab.registers.formats.c_roles import Roles
 from npulab.registers.formats.c_text import LITERAL
 
-FAR = 2**8  # most macros that are searched for the next offset after a family
-NEAR = 0x40  # most bytes between neighbours in a list
-GROUP = 0x100  # bytes; the offset of a group that has no register of its own is a multiple of this
-REACH = 0x40 * WORD_BYTES  # bytes that a family may span if no other offset follows
-PAST = 0x1000  # bytes; an offset is near if it is at most twice the last sure offset plus this
+FAR = 2**8  # The next offset after a family is searched in so many macros.
+NEAR = 0x40  # Neighbours in a list are at most so many bytes apart.
+GROUP = 0x100  # The offset of a group without a register of its own is a multiple.
+REACH = 0x40 * WORD_BYTES  # A family spans so many bytes if no offset follows.
+PAST = 0x1000  # An offset is near up to twice the last sure offset plus so many bytes.
 
 
 @dataclass(frozen=True)
 class Open:
-    """The macros of offsets that may be registers; each name is a macro's."""
+    """The offsets that may be registers, each by the name of its macro."""
 
-    lone: list[str]  # names that begin with no register's name
-    children: Mapping[str, list[str]]  # the other names, by the register with whose name they begin
-    hexadecimal: Set[str]  # names whose macros are written as offsets are
-    marks: set[str]  # names that match NAMED; empty if few do
-    by_macro: Mapping[str, str]  # as in ``Roles``
+    lone: list[str]  # Names that begin with no register's name.
+    children: Mapping[str, list[str]]  # Other names, by the register with whose name they begin.
+    hexadecimal: Set[str]  # Names of macros that are written as offsets (``_as_offsets``).
+    marks: set[str]  # Names that match NAMED; empty if few do.
+    by_macro: Mapping[str, str]  # The same as ``Roles.by_macro``.
 
 
 def add_listed(roles: Roles) -> None:
@@ -233,7 +233,7 @@ def _in_lists(roles: Roles, offsets: Mapping[str, int], listed: Set[str]) -> set
 
 
 def _may_be_bits(name: str, value: int) -> bool:
-    """True if an offset may be a mask, because its name ends as a mask's does, or a single bit."""
+    """True if an offset may be a single bit or, because its name ends as a mask's does, a mask."""
     if TAILS.get(name.rpartition("_")[2]) == "mask":
         return True
     return value.bit_count() <= 1 and not MARKED.fullmatch(name)
@@ -294,7 +294,7 @@ def _are_registers(
 ) -> bool:
     """True if the numbers are offsets of registers: they rise from the register's offset to the
     next offset in the text, or each is at most two words above an offset just before it. Numbers
-    that may be single bits must rise, and have names as the parts of a wide register have. False if
+    that may be single bits must rise, and be named as the parts of a wide register are. False if
     ``direct`` has another number whose name begins with the register's name.
     """
     if not numbers:

@@ -24,8 +24,8 @@ from npulab.registers.formats.c_dialects import (
 )
 from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source
 
-LARGEST = 2**WORD_BITS  # offsets, and masks of bits in a word, are below this number
-MOST_BODY = 2**11  # most characters of the body of a macro that may be a number
+LARGEST = 2**WORD_BITS  # Offsets, and masks of bits in a word, are below this number.
+MOST_BODY = 2**11  # The body of a macro that may be a number is not longer.
 # Each alternative begins with one fixed character, so that a search skips all other characters.
 NO_NUMBER = re.compile(r"\"|{|}|;|'|=(?<![=!<>]=)(?!=)|do(?<!\wdo)\b|\.\.\.")
 # matches a cast to a pointer to a register, and the kernel's wrapper of an offset
@@ -89,7 +89,7 @@ def _linear(body: str, index: Container[str], known: Mapping[str, int]) -> tuple
     """Return the value of a sum at index 0, and the number that each step of the index adds;
     (LARGEST, 0) if a term is unknown, or has the index twice.
     """
-    sums = [0, 0]  # by the power of the index: the sum of the factors
+    sums = [0, 0]  # the sums of the terms without the index and of the factors of the index
     for term in body.translate(NO_BRACKETS).split("+"):
         power, product = 0, 1
         for part in term.split("*"):
@@ -145,15 +145,15 @@ class Facts:
     """The macros of a source, their values, and the way in which they are written."""
 
     source: Source
-    numbers: Mapping[str, Macro]  # the macros that may be numbers
+    numbers: Mapping[str, Macro]  # The macros that may be numbers, by name.
     values: dict[str, int]
-    refused: Mapping[str, str]  # by macro without a value: the compiler's reason
-    spoken: Set[str]  # words in the declarations
-    # the texts with which the macros of the fields of a struct's words begin (c_registers.Member)
+    refused: Mapping[str, str]  # Why a macro has no value, by its name.
+    spoken: Set[str]  # The words in the declarations.
+    # A text for each word of a struct (``c_registers.Member``): macros of its fields begin with it.
     members: Set[str]
 
     def __post_init__(self) -> None:
-        # for C, ``1 << 31`` is an int below 0; its value becomes 2**31
+        # ``1 << 31`` is an int below 0 in C; the value here becomes 2**31
         for name in self.bitwise:
             if -LARGEST // 2 <= self.values.get(name, 0) < 0:
                 self.values[name] += LARGEST

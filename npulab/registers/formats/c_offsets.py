@@ -26,8 +26,8 @@ from npulab.registers.formats.c_numbers import LARGEST, Facts
 from npulab.registers.formats.c_pairs import Pairs
 from npulab.registers.formats.c_text import NAME, Macro
 
-FEWEST = 3  # a list or family counts as evidence if it has at least so many members
-WIDE = 2**16  # a mask of this size or more belongs to a register of 32 bits
+FEWEST = 3  # A list or family with fewer members is no evidence.
+WIDE = 2**16  # A mask of this size or more belongs to a register of 32 bits.
 
 
 class Spread(NamedTuple):
@@ -37,7 +37,7 @@ class Spread(NamedTuple):
 
     first: int
     strides: Sequence[int]
-    elements: int  # 0 if the macro does not state it
+    elements: int  # 0 if the macro does not state the number
 
 
 class Array(NamedTuple):
@@ -83,7 +83,7 @@ def find_arrays(facts: Facts, fields: Mapping[str, Bits]) -> Arrays:
         if spread is None:
             continue
         if name in facts.used and name not in sizes and name not in headed:
-            roles[name] = "helper"  # only other macros use it, to compute their offsets
+            roles[name] = "helper"  # other macros compute their offsets by it
             continue
         known = [*reversed([*nest.all(name)])]
         if name in sizes:
@@ -232,9 +232,9 @@ class Keys:
     a register is the text with which the names of its fields begin.
     """
 
-    macros: dict[str, str]  # by key: the macro of the register's offset
-    # a key of SPELLINGS; "exact": a register's key is its macro's name; "shorter": it is the name
-    # without the first word
+    macros: dict[str, str]  # The macro of a register's offset, by the register's key.
+    # ``spelling`` is a key of SPELLINGS, or "exact" (a register's key is the name of its macro), or
+    # "shorter" (the key is that name without its first word).
     spelling: str
     not_registers: list[str]  # macros that look like offsets, but only belong to a register
 

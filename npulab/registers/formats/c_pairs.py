@@ -28,12 +28,12 @@ Group = dict[str, str]  # the macros of a field, by the kind of their tail (TAIL
 class Pairs:
     """The fields that several macros describe together, and the macros that need more evidence."""
 
-    fields: dict[str, Bits]  # by the field's name, with which its macros' names begin
-    roles: dict[str, str]  # by macro
-    weak: dict[str, Group]  # by the field's name: a mask alone, or a shift alone
-    doubled: bool  # the file has two underscores between a field's name and a tail
-    bases: Set[str]  # the names without a tail of all macros that have one
-    written: bool  # most masks are written as bits, so a plain number is not a mask
+    fields: dict[str, Bits]  # Fields by name; the names of their macros begin with it.
+    roles: dict[str, str]  # The role of a macro, by its name.
+    weak: dict[str, Group]  # A lone mask or a lone shift, by the field's name.
+    doubled: bool  # The file has two underscores between a field's name and a tail.
+    bases: Set[str]  # The names of all macros with a tail, without the tail.
+    written: bool  # Most masks are written as bits, so a plain number is no mask.
 
 
 def paired_fields(facts: Facts) -> Pairs:

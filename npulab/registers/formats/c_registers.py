@@ -39,8 +39,8 @@ from npulab.support.refuse import refuse_if
 REGMAP = re.compile(r"(\w+)\]?\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*[,)]")
 ARRAY = re.compile(r"\b([A-Za-z_]\w*)\s*\[\w*\]\s*=\s*\{([^;]*);")
 ENUMERATOR = re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)")
-MOST_LENGTH = 2**14  # most elements of an array of registers
-MOST_WORDS = 5  # most first words of a register's name that may be the name of its block
+MOST_LENGTH = 2**14  # An array of registers has at most so many elements.
+MOST_WORDS = 5  # A block's name has at most so many first words of its registers' names.
 
 Rows = list[Cells]
 
@@ -153,7 +153,7 @@ def _annotated(source: Source, values: Mapping[str, int], comments: Comments) ->
         words = comments.words.get(macro.position, {})
         mask = source.macros.get(f"{macro.name.removesuffix('__SHIFT')}__MASK")
         if register and mask and mask.position in comments.words:
-            out.macros.add(macro.name)  # it is a shift, and the mask of its field has an annotation
+            out.macros.add(macro.name)  # a shift whose mask has an annotation
         if not words or macro.name not in values:
             continue
         out.macros.add(macro.name)
@@ -622,7 +622,7 @@ class RowWriter:
 def _words(mask: int) -> Iterator[Piece]:
     """Yield the bits of a mask of at most 64 bits as pieces, each in one word. ``at`` of a piece
     counts only bits of the mask."""
-    held = 0  # bits of the mask so far
+    held = 0  # the number of bits of the mask that are yielded already
     for start, width in runs_of(mask):
         yield from pieces(start, width, held)
         held += width

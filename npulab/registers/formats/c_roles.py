@@ -25,16 +25,16 @@ class Roles:
     facts: Facts
     pairs: Pairs
     arrays: dict[str, Array]
-    candidates: dict[str, int]  # by macro that may be a register: its offset in bytes
+    candidates: dict[str, int]  # offsets in bytes, by the macro that may be a register
     keys: Keys
-    by_words: bool  # the file counts offsets in words
-    roles: dict[str, str]  # by macro
+    by_words: bool  # The file counts offsets in words.
+    roles: dict[str, str]  # The role of a macro, by its name.
     lost: list[Lost]
-    fields: dict[str, Bits]  # by the field's name, with which its macros' names begin
-    registers: dict[str, Register] = field(default_factory=dict)  # by the macro of their offset
-    find: Longest = field(default_factory=lambda: Longest(()))  # finds a key of keys.macros
-    # numbers that are named as registers, but are no multiples of a word: by macro, the name
-    # without the mark of an offset
+    fields: dict[str, Bits]  # Fields by name; the names of their macros begin with it.
+    registers: dict[str, Register] = field(default_factory=dict)  # By the offset's macro.
+    find: Longest = field(default_factory=lambda: Longest(()))  # Finds keys of registers.
+    # Numbers that are named as registers, but are no multiples of a word: the name without the
+    # mark of an offset, by macro.
     odd: dict[str, str] = field(default_factory=dict)
     # registers with a field of which only the shift is known
     reaching: list[Register] = field(default_factory=list)

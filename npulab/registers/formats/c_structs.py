@@ -35,12 +35,12 @@ from typing import Any, NamedTuple
 from npulab.registers.fields import WORD_BYTES, Cells, NewCodes, NewEnums, pieces
 from npulab.registers.formats.c_text import Unit, Wrong
 
-MOST_BITS = 2**24  # most bits of a struct
+MOST_BITS = 2**24  # A struct has at most so many bits.
 # The most elements of an array, runs of bits of a struct, dimensions of an array, and characters of
 # a name. Register headers have far fewer; a broken or hostile file is refused with a sentence.
 MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME = 2**14, 2**16, 8, 512
-FAR = 2**9  # most characters from a member's name to the end of its attributes
-# the words with which a declaration begins
+FAR = 2**9  # A member's attributes end at most so many characters after its name.
+# Matches the words with which a declaration begins.
 WORDS = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})")
 ARRAYS = ("CONSTANTARRAY", "INCOMPLETEARRAY")
 # for each kind of type, except structs, unions and enums: (value column, is an address, is a plain
@@ -130,14 +130,14 @@ class Layout:
     """
 
     unit: Unit
-    # by tag: the name of an enum in an annotation
+    # the name that an annotation gives an enum, by the enum's tag
     enum_names: Mapping[str, str] = field(default_factory=dict)
-    # by tag and by name in C: the name of an enumerator in an annotation
+    # the name that an annotation gives an enumerator, by the enum's tag and the name in C
     texts: Mapping[tuple[str, str], str] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
     skipped: list[tuple[str, Wrong]] = field(default_factory=list)
     enums: NewEnums = field(default_factory=dict)
-    # the layout of each record, or why it has none
+    # the layout of each record, or the error that says why it has none
     laid: dict[int, Laid | NotUnderstoodError] = field(default_factory=dict)
     # the records that another record contains
     held: set[int] = field(default_factory=set)
@@ -249,7 +249,7 @@ class Layout:
         if place not in self.laid:
             # until the record is laid out, its answer is a refusal: a record that contains itself
             # gets this answer, instead of being laid out without end
-            self.laid[place] = NotUnderstoodError("it contains itself")
+            self.laid[place] = NotUnderstoodError("the record contains itself")
             try:
                 self.laid[place] = self._record(cursor)
             except NotUnderstoodError as error:
@@ -262,13 +262,13 @@ class Layout:
     def _record(self, cursor: Any) -> Laid:
         span = self.unit.span(self.unit.position(cursor.location))
         if span is None:
-            raise NotUnderstoodError(f"{cursor.spelling} is declared nowhere")
+            raise NotUnderstoodError(f"the record {cursor.spelling} is declared nowhere")
         if span[0] in self.unit.wrong:
             raise NotUnderstoodError(self.unit.wrong[span[0]].text)
         kind, union = cursor.type, cursor.kind.name == "UNION_DECL"
         size = 8 * kind.get_size()
         if size < 0:
-            raise NotUnderstoodError("its size is not known")
+            raise NotUnderstoodError("the size of the record is unknown, allowed is a known size")
         if size > MOST_BITS:
             raise NotUnderstoodError(
                 f"got a struct of {size // 8} bytes, at most {MOST_BITS // 8} are allowed"

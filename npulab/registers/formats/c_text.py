@@ -20,31 +20,31 @@ from typing import Any, NamedTuple
 from npulab.support.extras import needed
 from npulab.support.files import read_bounded, text_of
 
-MOST_BYTES = 2**24  # most bytes of a file
+MOST_BYTES = 2**24  # A file has at most so many bytes.
 # The most macros, comments, and directives of conditions (such as #if) of a file. Register headers
 # have far fewer; a hostile file is refused with a sentence before it fills the memory.
 MOST_MACROS, MOST_COMMENTS, MOST_CONDITIONS = 2**18, 2**18, 2**14
-MOST_GROWTH = 2**12  # most tokens that a macro may become when it is replaced
-MOST_MEMBER = 2**11  # most characters of a member or of a macro's body
-MOST_DEPTH = 32  # most braces and parentheses inside each other
-# an integer, which may stand in brackets and have a suffix such as UL
+MOST_GROWTH = 2**12  # A macro may become at most so many tokens when it is replaced.
+MOST_MEMBER = 2**11  # A member or a macro's body has at most so many characters.
+MOST_DEPTH = 32  # At most so many braces and parentheses are inside each other.
+# Matches an integer, which may be in brackets and have a suffix such as UL.
 LITERAL = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})(?:[uUlL]{1,3})?\s*\)*")
 NAME = re.compile(r"[A-Za-z_]\w*")
-# comments, texts in quotes, and characters in quotes
+# matches a comment, a text in quotes, or a character in quotes
 SKIPPED = re.compile(
     r"//(?:[^\n\\]++|\\[\s\S])*+|/\*[\s\S]*?(?:\*/|\Z)|"
     r"\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n]){1,4}'"
 )
 DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)((?:[^\n\\]++|\\[\s\S])*+)", re.MULTILINE)
 DEFINE = re.compile(r"\s*([A-Za-z_]\w{0,254}+)(?!\w)(\(([^()]*)\))?(.*)", re.DOTALL)
-# a constant of C or C++, as ``const uint32_t X = 4;``
+# matches a constant of C or C++, such as ``const uint32_t X = 4;``
 CONSTANT = re.compile(
     r"(?<![\w,(*] )(?<![\w,(*])(?:(?:static|inline|extern|constexpr|const)\s+)*"
     r"(?:constexpr|const)\s+"
     r"(?:(?:std::)?u?int\d*(?:_t)?|u\d+|unsigned(?:\s+(?:int|long))?|auto|size_t)\s+(?:const\s+)?"
     r"([A-Za-z_]\w*)\s*=([^;{}\"',]+);"
 )
-# an inline function that only returns an expression
+# matches an inline function that only returns an expression
 FUNCTION = re.compile(
     r"\bstatic\s+inline\s+(?:u?int\d*(?:_t)?|u\d+|unsigned(?:\s+int)?)\s+([A-Za-z_]\w*)"
     r"\s*\(([\w\s,]*)\)\s*\{\s*return\b([^;{}\"']+);\s*\}"
@@ -64,13 +64,13 @@ TAIL = re.compile(
 TYPEDEF = re.compile(r"\btypedef\b[^;{}]{1,400};")
 MEMBER = re.compile(r"[^;{},]+")
 BRACES = re.compile(r"[{}();]")
-# characters that become a blank
+# characters of a file that are read as a blank
 BLANKS = (
     "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
     "\u202f\u205f\u3000\ufeff\u2060\f\v"
 )
 SPACES = str.maketrans(dict.fromkeys(BLANKS, " ") | dict.fromkeys("\u2028\u2029\x85", "\n"))
-ASKED = re.compile(r"\(--define (\w+=\w+)\)$")  # matches the option at the end of a reason
+ASKED = re.compile(r"\(--define (\w+=\w+)\)$")  # finds the option in a text of ``_reason``
 INCLUDE = re.compile(r"\s*([<\"][^>\"\n]{1,255}[>\"])")
 # headers of C itself, whose types npulab declares to the compiler
 STANDARD = [
@@ -95,7 +95,7 @@ OPTIONS = [
     "-ferror-limit=0",
     "-w",
 ]
-ERROR = 3  # libclang's severity of an error; a fatal error has 4
+ERROR = 3  # libclang's number for the severity "error"; 4 is "fatal"
 
 # declares names that headers often take from other headers
 GIVEN = Path(__file__).with_name("c_given.h")
@@ -146,9 +146,9 @@ class Source:
     packs: tuple[tuple[int, str], ...] = ()  # (position, directive) of each #pragma pack
     files: tuple[tuple[int, Path], ...] = ()
     defines: tuple[str, ...] = ()
-    left_out: tuple[tuple[int, int], ...] = ()  # text that conditions leave out
-    directives: tuple[tuple[int, int], ...] = ()  # directives that define no macro
-    text: str = ""  # the code before the directives were carried out
+    left_out: tuple[tuple[int, int], ...] = ()  # Spans of text that conditions leave out.
+    directives: tuple[tuple[int, int], ...] = ()  # Spans of directives that define no macro.
+    text: str = ""  # The code before the directives were carried out.
 
     @cached_property
     def _lines(self) -> list[int]:
@@ -307,7 +307,7 @@ def _conditions(source: Source) -> Source:
         if not reads:
             continue
         if n in made:
-            # the macro is defined again or undefined: the earlier definition goes
+            # the directive defines the macro again or undefines it: the earlier definition goes
             macros.pop(made[n][1], None)
         if word == "define" and n in made:
             if len(macros) >= MOST_MACROS:
@@ -445,7 +445,7 @@ def _growing(macros: Mapping[str, Macro]) -> set[str]:
                     size = 1 + len(macros[name].body) // 2
                 for word in words:
                     size += sizes.get(word, 1 if word in stack or word == name else MOST_GROWTH)
-                    # the argument is written once for each use of the parameter
+                    # a replaced macro has its argument once for each use of the parameter
                     names = macros[word].parameters or ()
                     size *= max([1, *map(macros[word].body.count, names)])
                 sizes[name] = min(size, 2 * MOST_GROWTH)
@@ -500,12 +500,12 @@ class Unit:
 
     source: Source
     cursors: Sequence[Any]
-    spans: Sequence[tuple[int, int]]  # the spans of the declarations
-    wrong: Mapping[int, Wrong]  # by the position at which a refused declaration begins
-    before: int  # characters before the source in the compiler's text
-    values: Mapping[str, int]  # by the names in ``probes``
-    refused: Mapping[str, str]  # by the names in ``probes``: why an expression has no value
-    missing: tuple[str, ...] = ()  # names declared nowhere, as NAME=VALUE or NAME=TYPE for --define
+    spans: Sequence[tuple[int, int]]  # The spans of the declarations, (begin, end).
+    wrong: Mapping[int, Wrong]  # Refused declarations, by where they begin.
+    before: int  # The compiler's text has so many characters before the source.
+    values: Mapping[str, int]  # The values of expressions, by name.
+    refused: Mapping[str, str]  # Why an expression has no value, by its name.
+    missing: tuple[str, ...] = ()  # NAME=VALUE or NAME=TYPE of undeclared names.
 
     def position(self, location: Any) -> int:
         return int(location.offset) - self.before
@@ -598,7 +598,7 @@ class _Text:
         self.names = [*asked]
         self.begin, self.end = len(before), len(before) + len(body)
         self.whole = "".join([before, body, *enums])
-        self.first_line = self.whole.count("\n", 0, self.end) + 2  # number of the first enum's line
+        self.first_line = self.whole.count("\n", 0, self.end) + 2  # the line of the first enum
 
 
 def _unknown_types(unit: Any) -> set[str]:

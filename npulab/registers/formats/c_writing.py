@@ -14,9 +14,9 @@ from npulab.registers.names import in_register, name_of, run_of, word_name
 from npulab.registers.table import COLUMNS
 from npulab.support.refuse import refuse_if
 
-MOST_WORDS = 2**12  # most words of a struct; a block that spans more becomes macros
-INT_MOST = 2**31 - 1  # the largest int of C
-# the columns that an annotation may state for a field
+MOST_WORDS = 2**12  # A block that spans more words becomes macros, not a struct.
+INT_MOST = 2**31 - 1  # The largest int of C.
+# The columns that an annotation may state for a field.
 OWN = tuple(
     name for name in COLUMNS if name not in ("block", "offset", "register", "field", "lsb", "width")
 )
@@ -98,8 +98,8 @@ def head(table: RegisterTable, kind: str = "") -> list[str]:
 
 
 def _said(table: RegisterTable) -> Iterator[str]:
-    """Yield, for each block of which a reader of the header would assume the wrong, an annotation
-    that says whether its registers have addresses.
+    """Yield, for each block of which a reader of the header would assume the opposite, an
+    annotation that says whether the block's registers have addresses.
     """
     for block, has_addresses in table.said(None).items():
         word = "words"

@@ -32,9 +32,9 @@ class Format(NamedTuple):
 FORMATS = {
     row.pop("format"): Format(**row) for row in read_table(Path(__file__).with_name("formats.csv"))
 }
-HEAD = 2**16  # bytes at the beginning of a file by which its format is recognised
-OPTIONS = {"xml": ("include",), "struct": ("define", "include")}  # by format; others take none
-ROOTS = {"database": "xml", "device": "svd"}  # formats of XML by their root element
+HEAD = 2**16  # A format is recognised by so many first bytes of a file.
+OPTIONS = {"xml": ("include",), "struct": ("define", "include")}  # Other formats take none.
+ROOTS = {"database": "xml", "device": "svd"}  # Formats of XML, by their root element.
 
 
 @refusing()
@@ -188,7 +188,8 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
     enums, shared = table.enums_csv().encode(), path.parent / ENUMS
     if path == shared and enums:
         raise ValueError(
-            f"{path}: got the name of the table of enums that lies next to it, allowed is another"
+            f"{path}: got the name of the table of enums that lies next to it, "
+            "allowed is any other name"
         )
     if shared.is_file() and shared.read_bytes() != enums and shared != path:
         return {**out, own_enums(path): enums or table_text(ENUM_COLUMNS, []).encode()}

@@ -28,9 +28,9 @@ from npulab.registers.meaning import Meaning
 from npulab.support.refuse import refusing
 from npulab.support.text import plural
 
-SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)  # the sizes of registers, in bits
+SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)  # the allowed sizes of a register, in bits
 MOST_FIELD_BITS = 64
-SHOWN = 3  # most losses that a warning names
+SHOWN = 3  # a warning names at most so many losses
 NOTHING: Row = MappingProxyType({})
 NO_WORD = re.compile(r"\W")
 
@@ -97,10 +97,10 @@ class Occupancy:
     """The bits and names that are taken. Two rows for different features may have the same bits,
     because no chip has both."""
 
-    # by block and offset, then by feature: the mask of the taken bits, the name of the register
+    # by block and offset, then by feature: the mask of the taken bits, and the register's name
     bits: dict[tuple[Any, ...], dict[str, int]] = field(default_factory=dict)
     registers: dict[tuple[Any, ...], dict[str, str]] = field(default_factory=dict)
-    # by block, register and field: the features
+    # by block, register and field: the features of the rows with this field
     fields: dict[tuple[Any, ...], set[str]] = field(default_factory=dict)
 
     def alias(self, rows: Iterable[Row]) -> str:
@@ -215,7 +215,7 @@ def _apart(registers: Iterable[Register], losses: Losses) -> Iterator[Register]:
         clash = ""
         for other in others:
             words = _of_words(other) and _of_words(register)
-            same = other[1:4] == register[1:4]  # offset, size and name
+            same = other[1:4] == register[1:4]  # fields 1 to 3: offset, size and name
             if not clash and not words and not same:
                 clash = f"register {register.name} at {register.offset:#x}, where {other.name} lies"
         if clash:

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-OWN = "npulab_"  # beginning of the names of npulab's properties
-# in files that npulab wrote, beginning of the names of parameters that stand for a feature
+OWN = "npulab_"  # The names of npulab's properties begin with this text.
+# In files that npulab wrote, the name of a parameter that stands for a feature begins with it.
 CHIP = "has_"
 # properties that PeakRDL defines, and their types
 KEPT = {
@@ -29,7 +29,7 @@ EFFECTS = ("onread", "onwrite")
 # Most uses of macros in a file, including uses inside other macros: a chain of n macros, each of
 # which uses the next one twice, has 2**n uses.
 MOST_USES = 2**16
-MOST_TEXT = 2**21  # most characters of the texts of all uses of macros
+MOST_TEXT = 2**21  # the most characters of all uses of macros in a file, together
 
 
 class TooMuch(Exception):
@@ -117,7 +117,7 @@ def _bound_macros() -> None:
 
     def bounded(self: Any, env: Any, text: str, *given: Any, **named: Any) -> None:
         nonlocal uses, size
-        if named.get("src_ref_override") is not None:  # the text is not that of a file
+        if named.get("src_ref_override") is not None:  # a macro or an argument
             uses += 1
             size += len(text)
         if uses > MOST_USES or size > MOST_TEXT:
@@ -140,7 +140,7 @@ class Records:
         self.made: dict[str, Any] = {"registers": [], "enums": [], "top": {}, "lost": []}
         self._most, self._count = most, 0
         self._enums: dict[Any, int] = {}
-        self.types: set[str] = set()  # names of the types of address maps inside other maps
+        self.types: set[str] = set()  # the types of maps that lie in maps
 
     def take(self, top: Any, chip: str | None) -> None:
         """Add the registers of an address map, for ``chip`` (the parameter of a feature) only with
@@ -182,7 +182,7 @@ class Records:
     def _refuse(self, count: int, name: str) -> None:
         """Raise TooMuch if ``count`` more registers and fields would be too many."""
         if self._count + count > self._most:
-            raise TooMuch(f"{name} with which there are more than {self._most}")
+            raise TooMuch(f"{name}, with which the file has more than {self._most}")
 
     def _register(self, register: Any, block: str, home: Any, name: str, chip: str | None) -> None:
         fields = []

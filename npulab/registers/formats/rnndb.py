@@ -59,9 +59,9 @@ from npulab.support.refuse import refuse_if
 NAMESPACE = "http://nouveau.freedesktop.org/"
 # the namespace of npulab's attributes: at, value, address, align, evidence, nameless, addresses
 NPULAB = "urn:npulab:registers"
-FILES = 64  # most files of a database, with the imports of imports
-FOLDERS_ABOVE = 3  # how many folders above that of the database may have imported files
-MOST_ELEMENTS = 2**18  # most elements of a file
+FILES = 64  # A database has at most so many files, with the imports of imports.
+FOLDERS_ABOVE = 3  # So many folders above that of the database may have imported files.
+MOST_ELEMENTS = 2**18  # A file has at most so many elements.
 PLAIN = ("", "uint", "hex", "boolean", "bitfield", "address", "waddress")
 POINTERS = ("address", "waddress")
 SIZES = {"reg8": 8, "reg16": 16, "reg32": WORD_BITS, "reg64": 2 * WORD_BITS}
@@ -139,7 +139,7 @@ def _every_register(domains: Sequence[Element], by_words: bool, names: Names) ->
         start = DomainPlace(0, "", *features_of(domain, None, "", names))
         for element, place in _registers(domain, start, names, unit):
             fields = sorted(_bitfields(element, place, block, names), key=attrgetter("low"))
-            if fields:  # a register without fields is in no variant
+            if fields:  # without fields, the register is in no variant
                 offset, size = place.offset * unit, SIZES.get(element.tag, WORD_BITS)
                 note = note_of(element)
                 yield Register(block, offset, size, place.name, element.where, note, tuple(fields))

@@ -12,8 +12,8 @@ from npulab.registers.formats.xml import Element
 from npulab.support.refuse import refuse_if
 
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}")
-MOST_STEPS = 2**19  # most registers, array elements and fields of a database
-WORDS = ("doc", "brief")  # elements with texts for people
+MOST_STEPS = 2**19  # A database has at most so many registers, array elements and fields.
+WORDS = ("doc", "brief")  # The elements that have texts for people.
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Names:
     """The names that the files declare, and what could not be carried over."""
 
     enums: FileEnums = field(default_factory=lambda: FileEnums({}))
-    # by enum: the names of its values, in the order of the file
+    # the names of an enum's values in the order of the file, by enum
     order: dict[str, list[str]] = field(default_factory=dict)
     bitsets: dict[str, Element] = field(default_factory=dict)
     groups: dict[str, Element] = field(default_factory=dict)
     domains: set[str] = field(default_factory=set)
-    types: dict[str, str] = field(default_factory=dict)  # by spectype: the type that it stands for
-    used: set[str] = field(default_factory=set)  # groups that a domain uses
+    types: dict[str, str] = field(default_factory=dict)  # The type that a spectype stands for.
+    used: set[str] = field(default_factory=set)  # The groups that a domain uses.
     losses: Losses = field(default_factory=Losses)
     # one number for each step that is still allowed
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))

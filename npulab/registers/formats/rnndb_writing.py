@@ -240,7 +240,7 @@ def _type(said: Row) -> Cells:
         return {"type": "float"}
     if meaning.enum or "+" in steps or factor < 1 or factor.bit_count() != 1 or radix == 0:
         return {"type": plain}
-    # by (is signed, has a radix)
+    # rnndb's name of the type, by (is signed, has a radix)
     kinds = {(0, 0): "uint", (1, 0): "int", (0, 1): "ufixed", (1, 1): "fixed"}
     out: Cells = {"type": kinds[meaning.kind == "signed", bool(radix)]}
     if factor > 1:

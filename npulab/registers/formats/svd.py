@@ -52,14 +52,14 @@ from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.formats.xml import Element, read_xml
 from npulab.support.refuse import refuse_if
 
-MOST_ELEMENTS = 2**20  # most elements of a file; a chip of 100,000 fields has about 800,000
+MOST_ELEMENTS = 2**20  # a chip of 100,000 fields has about 800,000 elements
 PLAIN_ACCESS = "read-write"
-ROW = ("value", "feature", "at", "align", "evidence")  # columns in npulab's own words
+ROW = ("value", "feature", "at", "align", "evidence")  # columns that npulab's own words state
 
 
 HOLDERS = ("register", "cluster")
 NOTED: Mapping[str, str] = {"modifiedWriteValues": "a write", "readAction": "a read"}
-# elements beside registers and clusters that are read elsewhere, or are not needed in a table
+# elements that may lie beside registers and clusters; other code reads them, or no table needs them
 KNOWN = (
     "name",
     "description",

@@ -12,7 +12,7 @@ from npulab.registers.formats.svd_names import Device, TooMuch, View, dim_of, vi
 from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.xml import Element
 
-# by tag: the elements that are repeated with an element of this tag
+# the tags of the elements that an array repeats with an element, by the tag of that element
 INSIDE = {
     "peripheral": ("register", "cluster"),
     "cluster": ("register", "cluster"),
@@ -38,7 +38,7 @@ class Counting:
     count is multiplied by the length of its array."""
 
     device: Device
-    known: dict[int, Count] = field(default_factory=dict)  # by ``id`` of an element
+    known: dict[int, Count] = field(default_factory=dict)  # by an element's ``id``
 
     def refuse(self, peripherals: Iterable[Element]) -> None:
         """Raise TooMuch for more elements or registers than allowed. The error names the innermost

@@ -14,8 +14,8 @@ from npulab.registers.formats.xml import Element
 from npulab.support.refuse import refuse_if
 
 NPULAB = "urn:npulab:registers"  # the namespace of npulab's own words
-MOST_DERIVED = 16  # most elements from which an element is derived, in a chain
-MOST_STEPS = 2**19  # most elements, with those of arrays
+MOST_DERIVED = 16  # The chain of elements from which an element is derived is not longer.
+MOST_STEPS = 2**19  # A file has at most so many elements, with those of arrays.
 NUMBER = re.compile(
     r"\+?(?:(?P<hex>0[xX][0-9a-fA-F]{1,16})|#(?P<bits>[01xX]{1,64})|(?P<dec>[0-9]{1,20}))"
     r"(?P<scale>[kKmMgG]?)"
@@ -28,18 +28,18 @@ DERIVED = ("peripheral", "cluster", "register", "field", "enumeratedValues")
 class Device:
     """The elements that a file declares by name, and what could not be carried over."""
 
-    # by path (``PERIPHERAL.CLUSTER.REGISTER``): elements from which other elements may be derived
+    # elements from which others may be derived, by path (``PERIPHERAL.CLUSTER.REGISTER``)
     places: dict[str, Element] = field(default_factory=dict)
-    # by ``id`` of an element: the path of the element that contains it
+    # the path of the element that contains an element, by the inner element's ``id``
     scopes: NewCodes = field(default_factory=dict)
     enums: FileEnums = field(default_factory=lambda: FileEnums({}))
-    # by name and by path: enumeratedValues
+    # each enumeratedValues, by its name and by its path
     enum_elements: dict[str, Element] = field(default_factory=dict)
-    # by tag and path: npulab's own words in vendorExtensions
+    # npulab's own words in vendorExtensions about an element, by the element's tag and path
     own: dict[tuple[str, str], Element] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
-    errors: list[ValueError] = field(default_factory=list)  # why elements were skipped
-    # one number for each element that is still allowed
+    errors: list[ValueError] = field(default_factory=list)  # Why elements were skipped.
+    # An iterator with a number for each element that is still allowed.
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
     @property
@@ -141,7 +141,8 @@ def parsed(where: str, what: str, tag: str, text: str) -> int:
         if text:
             got = f"{tag} {text!r}"
         raise ValueError(
-            f"{where}: {what}: got {got}, allowed is a whole number, decimal, 0x or # with 0 and 1"
+            f"{where}: {what}: got {got}, allowed is a whole number: decimal, 0x and "
+            "hexadecimal digits, or # and binary digits"
         )
     if match["hex"]:
         number = int(match["hex"], 16)
@@ -240,7 +241,7 @@ def elements(
     if not name:
         raise ValueError(
             f"{view.where}: {view.chain[0].tag} in {view.path or 'the device'}: got no name, "
-            "allowed is one"
+            "allowed is an element with a name"
         )
     begin = 0
     if offset_tag:

@@ -24,7 +24,7 @@ PROPERTIES = (
     f"<addressUnitBits>8</addressUnitBits><width>{WORD_BITS}</width><size>{WORD_BITS}</size>"
 )
 OWN = ("feature", "at", "address", "align", "evidence")
-NAMES = ("register", "field")  # a name that is blank in the table is blank in npulab's own words
+NAMES = ("register", "field")  # if blank, these columns are stated in npulab's own words
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -35,8 +35,8 @@ class Writing:
 
     table: RegisterTable
     own: list[str] = field(default_factory=list)
-    whole: set[str] = field(default_factory=set)  # enums that SVD's words state completely
-    apart: set[str] = field(default_factory=set)  # enums that npulab's own words name
+    whole: set[str] = field(default_factory=set)  # Enums that SVD can state completely.
+    apart: set[str] = field(default_factory=set)  # Enums that npulab's own words name.
 
 
 def svd_text(table: RegisterTable) -> str:

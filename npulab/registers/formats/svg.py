@@ -11,10 +11,10 @@ from npulab.registers.fields import WORD_BITS
 from npulab.registers.formats.drawn import Box, Drawn, drawn
 from npulab.registers.formats.tables import RegisterTable
 
-# in px: the width of a bit, the height of a box, the margin of the drawing
+# the width of a bit, the height of a box and the margin of the drawing, in px
 BIT, HEIGHT, MARGIN = 30, 46, 16
-LETTER, LINE = 6.2, 13  # px: a letter's width and a line's height, in a sans-serif face of 11 px
-LINES = 3  # most lines of a name in its box
+LETTER, LINE = 6.2, 13  # The width and height of a letter of a sans-serif face of 11 px, in px.
+LINES = 3  # A name in its box has at most so many lines.
 PARTS = re.compile(r"[_.\-\s\[]*(?:[A-Z]+(?![a-z])|[A-Z]?[^A-Z_.\-\s\[]+|[_.\-\s\[]+$)")
 STYLE = Path(__file__).with_name("svg.css").read_text(encoding="utf-8")
 

@@ -6,12 +6,10 @@ systemrdl-compiler.
 ``regfile``,      the registers in it, named ``REGFILE.REGISTER``; a memory without registers is a
 ``mem``           loss
 ``reg``           a register of 8 bits or more; 64 bits are two words, registers of 8 and 16 bits
-may
-                  share a word
+                  may share a word
 arrays            ``NAME[0]``, ``NAME[1]``, ...; parameters are replaced by their values
 ``field``         a field; ``name`` and ``desc`` are its note, with ``sw`` and ``hw`` if they are
-not
-                  ``rw``, and with ``onread``, ``onwrite`` and ``reset``; ``is_signed`` and
+                  not ``rw``, and with ``onread``, ``onwrite`` and ``reset``; ``is_signed`` and
                   ``fracwidth`` are its value column
 ``encode``        an enum
 ================  ==================================================================================
@@ -41,22 +39,24 @@ from npulab.support.files import read_bounded, text_of
 from npulab.support.processes import execute
 from npulab.support.refuse import refuse_if
 
-MOST_BYTES = 2**23  # most bytes of a file and its includes together
-FILES = 64  # most files, each include counted
-# Most brackets inside each other. The compiler takes seconds for 1000; maps of real chips have 10.
+MOST_BYTES = 2**23  # A file and its includes have at most so many bytes together.
+FILES = 64  # A file has at most so many includes, itself counted.
+# At most so many brackets are inside each other. The compiler takes seconds for 1000; maps of real
+# chips have 10.
 MOST_DEEP = 100
 SECONDS, ROOM = 60, 2**31  # the seconds of CPU time and bytes of memory that the compiler may use
 INCLUDED = "`include"
 INCLUDE = re.compile(r'`include\s+(?:"([^\r\n]+)"|<([^\r\n]+)>)')
 QUIET = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:[^"\\]|\\.)*"', re.DOTALL)
 BRACKET = re.compile(r"[][(){}]")
-STEPS = {"[": 1, "(": 1, "{": 1, "]": -1, ")": -1, "}": -1}  # how a bracket changes the depth
+STEPS = {"[": 1, "(": 1, "{": 1, "]": -1, ")": -1, "}": -1}  # what a bracket adds to the depth
 SYSTEMRDL = re.compile(
     rb"<%|(?<!struct )(?<!union )(?<!enum )\b(addrmap|regfile|reg|field)( \w+)? ?"
     rb"(# ?\([^)]*\) ?)?[{]|\b(addrmap|regfile) \w+ ?#|\bproperty \w+ ?[{]"
 )
 PLAIN = "rw"
-# npulab's own boolean properties: if the property is true, the column has the cell
+# npulab's own boolean properties, each as (property, column, cell): if the property is true, the
+# column of the row has this cell
 FLAGS = (("address", "address", "yes"), ("nameless", "register", ""), ("unnamed", "field", ""))
 
 Record = Mapping[str, Any]
@@ -112,7 +112,9 @@ def refuse(path: Path) -> None:
                 depth = max(0, depth + STEPS[match[0]])
                 if depth > MOST_DEEP:
                     where = _at(file, text, match.start())
-                    raise ValueError(f"{where}: got brackets {depth} deep, allowed are {MOST_DEEP}")
+                    raise ValueError(
+                        f"{where}: got brackets {depth} deep, allowed are at most {MOST_DEEP}"
+                    )
                 continue
             name = ""
             if full := INCLUDE.match(text, match.start()):
