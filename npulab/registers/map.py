@@ -742,8 +742,8 @@ class RegisterMap:
 
     @cached_property
     def index(self) -> dict[int, int]:
-        """The number of the word in the map, by its offset, for register writes; raises ValueError
-        if two blocks have a word at the same offset.
+        """The number of a word in the map, by the word's offset, for register writes; raises
+        ValueError if two blocks have a word at the same offset.
         """
         out: dict[int, int] = {}
         for word, (block, offset, _) in enumerate(self.registers):

@@ -27,16 +27,16 @@ class Span(NamedTuple):
 
 
 class Comments(NamedTuple):
-    """The comments of a file: ``words`` has the words of annotations, ``notes`` the notes of
-    people. A key is the start of the span to which the comment belongs."""
+    """The comments of a file: ``words`` has what annotations state (values by name), ``notes`` the
+    notes of people. A key is the start of the span to which the comment belongs."""
 
     words: dict[int, dict[str, Any]]
     notes: dict[int, str]
 
 
 def comments_of(source: Source, spans: Iterable[Span], before: bool = True) -> Comments:
-    """Return the comments of each span: the comments after it on its line, the comments inside it
-    and, with ``before``, the comments before it.
+    """Return the comments of each span: those after the span on its line, those inside the span
+    and, if ``before``, those before the span.
 
     Raises ValueError with file and line for an annotation that is broken.
     """
@@ -81,8 +81,8 @@ def _heads_list(source: Source, comment: Comment) -> bool:
 
 
 def annotation_in(source: Source, comment: Comment) -> dict[str, Any] | None:
-    """Return the words of an annotation; None for any other comment. Raises ValueError with file
-    and line for a broken annotation.
+    """Return the values by name that an annotation states; None for any other comment. Raises
+    ValueError with file and line for a broken annotation.
     """
     if MARK not in comment.text:
         return None
@@ -91,8 +91,8 @@ def annotation_in(source: Source, comment: Comment) -> dict[str, Any] | None:
 
 
 def annotation_before(source: Source, position: int) -> dict[str, Any]:
-    """Return the words of the annotation right before the struct or union whose name is at
-    ``position``; an empty dict if there is no annotation.
+    """Return the values by name that an annotation states right before the struct or union whose
+    name is at ``position``; an empty dict if there is no annotation.
     """
     start = -1
     for word in ("struct", "union"):

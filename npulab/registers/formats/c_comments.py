@@ -37,7 +37,7 @@ LICENCE = re.compile(r"copyright|spdx|licen[cs]e", re.IGNORECASE)
 
 
 def annotation(said: Mapping[str, Any]) -> str:
-    r"""Return an annotation (a comment) with these words; blank if there are none.
+    r"""Return an annotation, the comment that states these values by name; blank for no values.
 
     >>> annotation({"note": "a */ b"})
     '/* npulab: {"note": "a *\\u002f b"} */'
@@ -50,7 +50,7 @@ def annotation(said: Mapping[str, Any]) -> str:
 
 
 def said_in(text: str) -> dict[str, Any] | None:
-    """Return the words of an annotation, which are values by name; None for any other comment.
+    """Return the values by name that an annotation states; None for any other comment.
     Raises ValueError for a broken annotation."""
     if not text.strip().startswith(MARK):
         return None

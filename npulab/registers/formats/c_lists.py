@@ -206,8 +206,9 @@ def _in_lists(roles: Roles, offsets: Mapping[str, int], listed: Set[str]) -> set
     """Return the names of the numbers in lists, which are runs of offsets that rise in the order of
     the text.
 
-    If registers are known, only numbers near them are returned. If no register is known, numbers
-    are returned only if the lists have at least half of all numbers.
+    If registers are known, only numbers near them are returned. Otherwise, a list needs at least
+    two numbers, not all of them possible bits; a single number needs the first word of a name in
+    such a list. These numbers are returned if they are at least half of all.
     """
     lists: list[list[str]] = []
     for name in offsets:
@@ -233,7 +234,8 @@ def _in_lists(roles: Roles, offsets: Mapping[str, int], listed: Set[str]) -> set
 
 
 def _may_be_bits(name: str, value: int) -> bool:
-    """True if an offset may be a single bit or, because its name ends as a mask's does, a mask."""
+    """True if the name of an offset ends as that of a mask, or if the offset is 0 or a single bit
+    and its name has no mark of a register."""
     if TAILS.get(name.rpartition("_")[2]) == "mask":
         return True
     return value.bit_count() <= 1 and not MARKED.fullmatch(name)
@@ -243,8 +245,8 @@ def _near_registers(
     roles: Roles, offsets: Mapping[str, int], lists: Sequence[list[str]]
 ) -> Iterable[str]:
     """Yield the names of some numbers of the lists that contain a sure register: numbers before the
-    list's last sure register, and numbers whose neighbour in the list has the same first word and
-    is at most ``NEAR`` bytes away.
+    list's last sure register with the first word of a register's name, and numbers whose neighbour
+    in the list has the same first word and is at most ``NEAR`` bytes away.
     """
     words = {first_word(name) for name in roles.registers}
     for names in lists:

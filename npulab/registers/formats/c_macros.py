@@ -106,8 +106,8 @@ def _place_pairs(roles: Roles) -> None:
 
 
 def _masks_by_own_name(roles: Roles) -> set[str]:
-    """Return the names of the fields for which a macro, whose name is the field's name without a
-    tail, has the field's mask as its value. Such a macro looks like an offset, but is none."""
+    """Return the names of the fields that are also the name of a macro, if the macro's value is
+    the field's mask. Such a macro looks like an offset, but is none."""
     own, others = set(), set()
     for base, bits in roles.fields.items():
         macro = roles.keys.macros.get(base, "")
@@ -123,8 +123,8 @@ def _masks_by_own_name(roles: Roles) -> set[str]:
 
 
 def _lose_without_value(roles: Roles) -> None:
-    """Report the macros that are written as bits but have no value as lost fields. The registers
-    with whose names they begin are added.
+    """Report, as lost fields, the macros that are written as bits but have no value. If the name of
+    such a macro begins with the name of a register, add that register.
     """
     for name, reason in roles.facts.refused.items():
         if name in roles.facts.bitwise:
@@ -199,8 +199,8 @@ def _add_weak_whole(roles: Roles) -> None:
 def _add_weak(roles: Roles, whole: bool = False) -> None:
     """Add the fields of a lone mask or a lone shift, if their register is certain and no other
     field has these bits. With ``whole``, only fields that have the name of their register are
-    added; without it, only fields with another name. A mask without a register is kept as a field
-    without one.
+    added; without it, only fields with another name. A mask without a register becomes a field
+    without a register.
     """
     for base, kinds in roles.pairs.weak.items():
         key = roles.find.at_or_in(base)
@@ -260,8 +260,8 @@ def _weak_bits(roles: Roles, base: str, kinds: Group, nests: bool) -> Bits | Non
 def _own_bits(roles: Roles, name: str, outer: str) -> bool:
     """True if a name such as ``CTRL_RESET_MASK`` is the mask of a field RESET of CTRL.
 
-    It is the mask of a field if it is one run of bits, and no known field of CTRL has any of these
-    bits; otherwise it says which bits of CTRL a reset sets. ``outer`` is CTRL.
+    It is the mask of a field if it is one run of fewer than 32 bits, and no known field of CTRL has
+    any of these bits; otherwise it says which bits of CTRL a reset sets. ``outer`` is CTRL.
     """
     mask = roles.facts.values.get(name, 0)
     if outer not in roles.keys.macros or not name.endswith("_MASK"):

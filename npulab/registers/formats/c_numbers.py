@@ -109,8 +109,8 @@ def _linear(body: str, index: Container[str], known: Mapping[str, int]) -> tuple
 
 
 def probes(source: Source, numbers: Mapping[str, Macro], known: Container[str]) -> dict[str, str]:
-    """Return the expressions that the compiler computes. A key is the macro's name with its
-    arguments, a value is the expression.
+    """Return the expressions that the compiler computes. A key is the macro's name, with
+    arguments if it has parameters; a value is the expression.
 
     For a macro X that packs or takes out a field, the keys are ``X(~)`` (all ones), ``X(1)`` and
     ``X(mask)`` (the mask of its FIELD_PREP). For a macro that adds, they are the first indices,

@@ -279,8 +279,8 @@ def find_keys(
 
 def _without_unit(facts: Facts, names: Sequence[str]) -> dict[str, str]:
     """Return the names that can lose their first word (the unit), by the name without it. The
-    shorter name must be unique, the unit must be that of fewer than ``2 * FEWEST`` registers, and
-    no other macro may use the name.
+    shorter name must be unique, fewer than ``2 * FEWEST`` names may have it as their first word,
+    and no other macro may use the name.
     """
     rests = Counter(name.partition("_")[2] for name in names)
     units = Counter(map(first_word, names))
@@ -293,8 +293,8 @@ def _without_unit(facts: Facts, names: Sequence[str]) -> dict[str, str]:
 
 
 def _votes(kinds: Mapping[str, Mapping[str, str]], wanted: Sequence[str]) -> Counter[str]:
-    """Return, for each spelling of offsets, the number of fields that it suits best: of all keys of
-    all spellings, the longest with which the field's name begins is of this spelling.
+    """Return the number of fields that each spelling of offsets suits best: of all keys with which
+    the field's name begins, the longest is a key of this spelling.
     """
     finders = {kind: Longest(names) for kind, names in kinds.items()}
     heads = set().union(*kinds.values())

@@ -132,7 +132,7 @@ def registers_of_macros(
 
 class Annotated(NamedTuple):
     """What annotations name: ``chunks`` has the rows of registers and fields, ``enums`` the enums,
-    ``macros`` the macros from which they are.
+    ``macros`` the names of the macros that state them.
     """
 
     chunks: list[Chunk]
@@ -324,10 +324,10 @@ def _enumerators(unit: Unit) -> tuple[dict[str, Macro], dict[str, int]]:
     """Return the enumerators that are offsets or bits, as macros, and the numbers of all
     enumerators.
 
-    An enum is one of offsets if it has at least ``FEWEST`` enumerators, and all are multiples of a
-    word that are written in hexadecimal or as sums. If the file has such an enum, enumerators of
-    other enums are returned too, if they are written as bits, or if their names begin with the name
-    of a register. An export of npulab has no such enum.
+    An enum is one of offsets if at least ``FEWEST``, and all but at most one, of its enumerators
+    state a number, and ``_are_offsets`` holds for these. If the file has such an enum, enumerators
+    of other enums are returned too, if they are written as bits, or if their names begin with the
+    name of a register. Nothing is returned for an export of npulab.
     """
     offsets: dict[str, Macro] = {}
     rest: dict[str, Macro] = {}
@@ -540,7 +540,7 @@ class RowWriter:
         return out
 
     def _row(self, place: PlacedRegister, block: str, lsb: int, width: int) -> Cells:
-        """Return the columns with the place of a run of bits."""
+        """Return the cells of a row that say where a run of bits is."""
         row = {"block": block, "offset": place.offset, "register": place.name}
         return {**row, "lsb": lsb, "width": width}
 

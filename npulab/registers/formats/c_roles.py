@@ -128,8 +128,8 @@ class Roles:
         return out
 
     def rest(self) -> Iterator[Lost]:
-        """Yield the macros without a role that the file itself defines, each as a loss with its
-        reason."""
+        """Yield, as losses with their reasons, the macros without a role that the file itself
+        defines and that look like a register or field."""
         for name, macro in self.unexplained.items():
             if macro.position >= self.facts.source.own:
                 lost = self._unexplained_macro(name, macro)

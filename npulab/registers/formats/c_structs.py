@@ -498,9 +498,10 @@ def _rename(tops: dict[int, tuple[Any, str]], kind: Any, name: str, worse: str =
 
 
 def alternatives(members: Sequence[MemberRuns]) -> list[Run]:
-    """Return the runs of a union: those of its members that do not have only plain words, or of its
-    first member, if all do. If named runs of two members overlap, the runs of each member get a
-    feature of their own. Bits of longer members after these runs are added without a name.
+    """Return the runs of a union: those of each member that has more than plain words or, if there
+    is no such member, those of the first member. If named runs of two members overlap, the runs of
+    each member get a feature of their own. Bits of longer members after these runs are added
+    without a name.
     """
     # a member that has only plain words holds the same bits as another member, without names for
     # the fields

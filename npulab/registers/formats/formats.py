@@ -28,7 +28,7 @@ class Format(NamedTuple):
     read: str = ""
 
 
-# by the name that --to takes; if several have the same suffix, the suffix alone means the first
+# the formats, by the name that --to takes; a suffix that several have means the first of them
 FORMATS = {
     row.pop("format"): Format(**row) for row in read_table(Path(__file__).with_name("formats.csv"))
 }

@@ -67,8 +67,8 @@ class Register(NamedTuple):
 
 @dataclass(frozen=True)
 class Losses:
-    """What could not be carried over from a file. ``things`` has, by the sentence about a loss, the
-    number of registers that are lost by it."""
+    """What could not be carried over from a file. ``things`` has the number of lost registers, by
+    the sentence about the loss."""
 
     things: dict[str, int] = field(default_factory=dict)
 
@@ -309,8 +309,8 @@ def _field_name(
 
 @dataclass(frozen=True)
 class FileEnums:
-    """The enums of a file, by name. Enums in ``ours`` were written by npulab with all their names;
-    a list of values at a field, which has the same enum, may have fewer."""
+    """The enums of a file, by name. npulab wrote the enums in ``ours`` into the file with all their
+    names, while the values at a field with such an enum may be fewer."""
 
     by_name: NewEnums
     ours: set[str] = field(default_factory=set)

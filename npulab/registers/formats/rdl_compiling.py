@@ -143,8 +143,8 @@ class Records:
         self.types: set[str] = set()  # the types of maps that lie in maps
 
     def take(self, top: Any, chip: str | None) -> None:
-        """Add the registers of an address map, for ``chip`` (the parameter of a feature) only with
-        fields that depend on a feature, for None only with the other fields."""
+        """Add the registers of an address map. If ``chip``, the name of a feature's parameter, is
+        given, they have only the fields that depend on a feature; otherwise, only the others."""
         if chip is None and not self.made["top"]:
             self.made["top"] = _own(top)
         self._inside(top, top.inst_name, top, "", chip)

@@ -244,7 +244,8 @@ def _registers(
     unit: int,
     depth: int = 0,
 ) -> Iterator[tuple[Element, DomainPlace]]:
-    """Yield (element, place) of every register below an element; of an array, each element."""
+    """Yield (element, place) of every register at any depth inside an element; an array of
+    registers is yielded element by element."""
     if depth > MOST_DEPTH:
         raise ValueError(
             f"{around.where}: got more than {MOST_DEPTH} groups within each other, at most "
