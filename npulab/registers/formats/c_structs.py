@@ -181,7 +181,7 @@ class Layout:
         return out
 
     def _what(self, start: int) -> str:
-        """Return how people call the declaration that begins at ``start``, as ``struct job``."""
+        """Return what people call the declaration at ``start``, such as ``struct job``."""
         code, (_, end) = self.unit.source.code, self.unit.span(start) or (start, start)
         words = ["declaration"]
         if head := WORDS.match(code, start):
@@ -438,8 +438,8 @@ class Layout:
         if kind.kind.name in PLAIN:
             return PLAIN[kind.kind.name]
         raise NotUnderstoodError(
-            f"member {name}: got the type {kind.spelling}, allowed are integers, float, enums, "
-            "structs, pointers and arrays of them"
+            f"member {name}: got the type {kind.spelling}, allowed are integers, bool, half, "
+            "float, double, enums, structs, unions, pointers and arrays of these"
         )
 
 

@@ -422,8 +422,8 @@ def _made_of(words: set[str], bodies: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _growing(macros: Mapping[str, Macro]) -> set[str]:
-    """Return the macros that would become more than ``MOST_GROWTH`` tokens when they are replaced,
-    with the macros that they use, at each use.
+    """Return the macros that would become more than ``MOST_GROWTH`` tokens when they, and the
+    macros in their bodies, are replaced.
     """
     sizes: dict[str, int] = {}
     for first in macros:
@@ -568,8 +568,8 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
 
 
 def _twins(source: Source, probes: Mapping[str, str]) -> dict[str, str]:
-    """Return, by macro in ``probes``, an earlier macro that has the same body: the compiler
-    computes only the value of the earlier one.
+    """Return an earlier macro with the same body, by macro in ``probes``: the compiler computes
+    only the value of the earlier macro.
     """
     texts = {name: macro.body for name, macro in source.macros.items() if macro.parameters is None}
     same: dict[str, str] = {}

@@ -18,7 +18,7 @@ NOTHING: Row = MappingProxyType({})
 
 class Box(NamedTuple):
     """A run of bits: its name (blank if the table has no row for it), its lowest bit and width, and
-    its row."""
+    its row (empty if there is none)."""
 
     name: str
     lsb: int

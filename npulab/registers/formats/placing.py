@@ -164,8 +164,9 @@ def placed(
     bits, the first stays and the second is added to ``losses``. ``said`` is as in
     ``RegisterTable.said``.
 
-    Raises ValueError, with file and line, for a register of another size than ``SIZES``, a field
-    outside its register, a name twice, a value that no field of its width holds, and more than
+    Raises ValueError, with file and line, for a register without a name, of another size than
+    ``SIZES`` or with an offset outside 32 bits, a field outside its register, a field's name twice
+    in a register, a value that no field of its width holds, and more than
     MOST_ROWS fields.
     """
     everything = [*_apart(registers, losses)]
@@ -204,7 +205,7 @@ def placed(
 
 
 def _apart(registers: Iterable[Register], losses: Losses) -> Iterator[Register]:
-    """Yield the registers; a register that shares bytes with an earlier one of another place, size
+    """Yield the registers; a register that shares bytes with an earlier one of another offset, size
     or name is a loss, unless both consist of whole words (``placed`` compares these word by
     word)."""
     holders: dict[tuple[str, int], Register] = {}

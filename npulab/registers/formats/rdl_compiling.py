@@ -26,8 +26,8 @@ KEPT = {
     "fracwidth": int,
 }
 EFFECTS = ("onread", "onwrite")
-# Most uses of macros in a file, including uses inside other macros: a chain of n macros, each of
-# which uses the next one twice, has 2**n uses.
+# The most uses of macros in a file, with the uses inside other macros: a chain of n macros, each
+# of which uses the next macro twice, has 2**n uses.
 MOST_USES = 2**16
 MOST_TEXT = 2**21  # the most characters of all uses of macros in a file, together
 

@@ -358,7 +358,7 @@ def _bitfields(
 
 def _bits(element: Element, low: int | None = None, high: int | None = None) -> tuple[int, int]:
     """Return the lowest and the highest bit of an element: its ``pos``, or its ``low`` and
-    ``high``, for which the arguments are the defaults."""
+    ``high``; the arguments are used for an attribute that is missing."""
     if element.get("pos"):
         return number(element, "pos"), number(element, "pos")
     return number(element, "low", low), number(element, "high", high)
@@ -366,7 +366,7 @@ def _bits(element: Element, low: int | None = None, high: int | None = None) -> 
 
 def _value(element: Element, width: int, name: str, block: str, names: Names) -> tuple[str, bool]:
     """Return the value column of a field of ``width`` bits, and True if it is an address; ``name``
-    is the name for its own enum."""
+    is the name of the enum if the element itself has values."""
     kind, shift = element.get("type"), number(element, "shr", 0)
     kind = names.types.get(kind, kind)
     said = element.get(f"{NPULAB} value")

@@ -70,7 +70,7 @@ def declare(element: Element, names: Names) -> None:
 
 def values_in(element: Element, names: Names) -> NewCodes:
     """Return the names of the values that stand in an element, by number. A value without a number
-    is a loss, and so is a number or name that an earlier value has."""
+    is a loss, and so is a value with only the number or only the name of an earlier value."""
     out: NewCodes = {}
     for value in element:
         if value.tag != "value":

@@ -102,7 +102,7 @@ class View(NamedTuple):
 
     def number(self, tag: str, default: int | None = None) -> int:
         """Return the number in the text of this tag, or the default if the text is blank; raises
-        ValueError if it is no number."""
+        ValueError for a text that is no number, and for a blank text without a default."""
         text = self.text(tag)
         if not text and default is not None:
             return default
@@ -134,7 +134,8 @@ class ArrayElement(NamedTuple):
 
 def parsed(where: str, what: str, tag: str, text: str) -> int:
     """Return a number from a text as SVD writes it: decimal, 0x, or # for binary; k, M or G may
-    follow. Raises ValueError for any other text, and for binary digits x, which do not matter."""
+    follow. Raises ValueError for any other text, such as the binary digit x (a bit that does not
+    matter)."""
     match = NUMBER.fullmatch(text.strip())
     if match is None or "x" in (match["bits"] or "").lower():
         got = f"no {tag}"
@@ -263,8 +264,8 @@ def elements(
 
 def _index(view: View, count: int, what: str) -> list[str]:
     """Return the words that replace %s in the name of an array, one for each of ``count`` elements:
-    those of ``dimIndex``, or numbers from 0 on. Raises ValueError if ``dimIndex`` has more or fewer
-    words, or a word twice."""
+    those of ``dimIndex`` or, if that is blank or the name has [%s], numbers from 0 on. Raises
+    ValueError if ``dimIndex`` has more or fewer words, or a word twice."""
     text = view.text("dimIndex").replace(" ", "")
     if "[%s]" in view.text("name") or not text:
         return [str(n) for n in range(count)]

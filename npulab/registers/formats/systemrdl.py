@@ -105,7 +105,7 @@ def refuse(path: Path) -> None:
         if perl >= 0:
             raise ValueError(
                 f"{_at(file, text, perl)}: got a directive of Perl (<%), allowed is a file "
-                "without; npulab runs nothing that a file says"
+                "without such directives, because npulab runs nothing that a file says"
             )
         for match in _steps(text):
             if match[0] != INCLUDED:
