@@ -75,13 +75,13 @@ __all__ = [
 ]
 
 Oracle = Callable[[Capture], str]
-# Most trials that may hang. Each hang costs a reboot, so a person should look at the answer after
-# these: fields that belong together may have to be declared as units.
+# A bisection stops after this many hangs: each costs a reboot, and a person may have to declare
+# fields that belong together as units.
 MAX_HANGS = 50
 SYMPTOMS = (*ANSWERS[1:], POISONS)
-# The outcomes that only trials with controls have, each with the outcome that the search is told.
-# The good job passed before and after such a trial, so the fault lies in the job and not in the
-# device.
+# Outcomes that only a device with controls reports, each with the outcome that the search takes in
+# instead. The good job passed before and after the trial, so the fault is the trial's and not the
+# device's.
 COUNTS_AS = {NOT_EXECUTED: "fail", REBOOTS: "hang"}
 SAID_OF = {
     REBOOTS: "rebooted the device, which counts as a hang",
@@ -105,9 +105,9 @@ SAID = (
 
 @dataclass(frozen=True)
 class Trying:
-    """A trial: ``capture`` is the good capture, which has ``jobs`` jobs, with the parts ``changed``
-    as in the bad one. ``reason`` says why it is tried. If ``idle`` is the key of a changed part, a
-    no-operation stands in place of the job of that part.
+    """A trial: ``capture`` is the good capture with the parts ``changed`` as in the bad one.
+    ``jobs`` counts the jobs of the good capture, ``reason`` says why the trial is run. If ``idle``
+    is the key of a changed part, a no-operation stands in place of the job of that part.
     """
 
     capture: Capture
@@ -157,11 +157,11 @@ class Bisected(Answer):
     contradicts an answer.
 
     ``culprits`` are (task, block, register, field). ``groups`` are the smallest sets of culprits
-    that break the job: all fields of a group together do. If no answer was found, both are those
-    that the trials suggest. ``certainty`` is the probability of exactly these groups, or None if
-    trials contradict them. ``queries`` counts the runs, ``hangs`` the runs that hung, ``guessed``
-    the hangs that a simulated device only guesses. ``flake_rate`` is the rate of wrong outcomes
-    that was given or inferred.
+    that break the job: all fields of a group together do. If no answer was found, ``culprits`` and
+    ``groups`` are those that the trials suggest. ``certainty`` is the probability of exactly these
+    groups, or None if trials contradict them. ``queries`` counts the runs, ``hangs`` the runs that
+    hung, ``guessed`` the hangs that a simulated device only guesses. ``flake_rate`` is the rate of
+    wrong outcomes that was given or inferred.
 
     ``idle`` is about the jobs in ``groups`` that are inserted or left out: by trials with a
     no-operation in the place of a job it says if the tokens of the job matter, or what the job
@@ -205,8 +205,8 @@ class Bisected(Answer):
 
     @property
     def captures(self) -> tuple[Capture, ...]:
-        """One capture for each group: the good capture with that group changed, so the smallest
-        captures that break.
+        """One capture for each group: the good capture with only that group changed, which breaks
+        it.
         """
         return tuple(mix(self.good, self.bad, group) for group in self.groups)
 
@@ -274,9 +274,9 @@ class Bisection:
     stands before the reason of the first trial.
 
     If an inserted or left out job is in the answer, and the target has a no-operation for it
-    (``idle``), a trial more shows if what the job does matters or its tokens; for at most
-    ``MOST_IDLE`` jobs. There is none if the answer itself is in doubt, or if the device keeps a
-    state or no trial separates the parts.
+    (``idle``), a further trial shows if what the job does matters or its tokens. At most
+    ``MOST_IDLE`` jobs get a further trial, and none does if the answer is in doubt, the device
+    keeps a state, or no trial separates the parts.
 
     Raises ValueError for captures that cannot be mixed or a journal of other captures, LookupError
     for an unknown field.
@@ -310,7 +310,7 @@ class Bisection:
             symptom = "fail"
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
-        self._pairs = aligned(good.jobs, bad.jobs)  # once for all trials
+        self._pairs = aligned(good.jobs, bad.jobs)
         self.warning = two_layers(good, bad)
         self.names = tuple(name_of(part.key) for part in self.differences)
         kinds = kinds_of(good), kinds_of(bad)
@@ -339,20 +339,20 @@ class Bisection:
             self.journal = Journal(journal, about)
         self._again = False
         self._trial: Trying | None = None
-        self._followed: list[Trial] = []  # the trials that the search was told
+        self._followed: list[Trial] = []  # the trials that the search took in
         self._idles_of: dict[Groups, list[Idle]] = {}
         self._follow()
 
     @property
     def search(self) -> Search:
-        """The search, brought up to the journal. It takes trials from the journal only, so a crash
-        between the two loses no trial.
+        """The search, after it took in every trial of the journal. An outcome goes to the journal
+        first, so a crash loses no trial.
         """
         self._follow()
         return self._search
 
     def _follow(self) -> None:
-        # the search is not told of trials with a no-operation: they say nothing of the parts
+        # the search skips trials with a no-operation: they say nothing of the parts
         trials = [trial for trial in self.journal if not is_idle(trial)]
         same = 0
         for followed, trial in zip(self._followed, trials, strict=False):
@@ -367,8 +367,9 @@ class Bisection:
             self._followed.append(trial)
 
     def _shown(self, outcome: str) -> str:
-        """Return what an outcome says of the symptom: a job that poisons did not fail itself, and a
-        job that fails did not poison."""
+        """Return the outcome that the search takes in for an outcome of the journal: if "poisons"
+        is the symptom, it counts as "fail" and "fail" as "pass"; else "poisons" counts as "pass".
+        """
         counted = COUNTS_AS.get(outcome, outcome)
         if self._spoils:
             return {POISONS: "fail", "fail": "pass"}.get(counted, counted)
@@ -401,10 +402,9 @@ class Bisection:
         return self.trial is None
 
     def following(self) -> list[Capture]:
-        """The captures that would be tried after ``trial``: one if it passes, one if it shows the
-        symptom.
-
-        There are none after the last trial of the search, and after a trial with a no-operation.
+        """The captures that may be tried after ``trial``: the one after a pass of ``trial``, then
+        the one after the symptom. There are none after the last trial of the search, and after a
+        trial with a no-operation.
         """
         trial = self.trial
         if trial is None or trial.idle is not None:
@@ -412,7 +412,7 @@ class Bisection:
         chosen = self._subset(trial.names)
         captures = []
         for outcome in ("pass", self.search.symptom or "fail"):
-            # the search itself goes on only with real outcomes
+            # the assumed outcome goes to a copy: the search itself takes in only real ones
             search = self._new_search()
             for told in [*self.search.history, (chosen, outcome)]:
                 search.tell(*told)
@@ -424,14 +424,17 @@ class Bisection:
     def tell(
         self, outcome: str, seconds: float = 0.0, more: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
-        """Take the outcome of ``trial``, one of those of a journal, with other data of the trial,
-        ``more``; it is in the journal when this returns.
+        """Write the outcome of ``trial`` to the journal: "pass", "fail", "hang" or another outcome
+        that a journal allows. ``more`` are further data of the trial.
 
         Raises ValueError for another outcome, or if there is no trial.
         """
         trial = self.trial
         if trial is None:
-            raise ValueError(f"tell: got {outcome!r} for no trial: the bisection is done")
+            raise ValueError(
+                f"tell: got {outcome!r}, allowed is nothing after the last trial: no trial waits "
+                "for an outcome"
+            )
         self.journal.add(Trial(trial.names, trial.reason, outcome, seconds, more=more))
         self._trial, self._again = None, False
 
@@ -522,7 +525,9 @@ class Bisection:
         return text + self._spoiled() + self._ended() + self._guessed()
 
     def _without_effect(self, search: Search) -> str:
-        """Return what no-operations in place of jobs showed, or would show."""
+        """Return text: what no-operations in place of jobs showed, and which of them were not
+        tried.
+        """
         text = ""
         for idle in self._idles():
             numbers = self._numbers(idle)
@@ -537,8 +542,8 @@ class Bisection:
         return text
 
     def _idles(self) -> list[Idle]:
-        """Return a trial for each job of the answer that has a no-operation. There are none before
-        the end, and none if their outcomes would be in doubt.
+        """Return a trial for each job of the answer that has a no-operation; none before the search
+        ends, or if the answer is in doubt.
         """
         search = self.search
         if search.end is None or search.end.how != FOUND or search.apart or search.inseparable:
@@ -575,15 +580,15 @@ class Bisection:
         return text
 
     def _guessed(self) -> str:
-        """Return how many hangs are only a guess of a simulated device, if there are any."""
+        """Return text: how many hangs a simulated device only guessed; "" if it guessed none."""
         count = self.journal.guessed
         if not count:
             return ""
         return f"; {plural(count, 'trial')} hung on the simulated device, {GUESS}"
 
     def _spoiled(self) -> str:
-        """Return the first trial that poisoned the device; None if that is the symptom searched
-        for.
+        """Return text: the first trial that poisoned the device; "" if none did, or if "poisons" is
+        the symptom.
         """
         if self._spoils:
             return ""
@@ -593,7 +598,9 @@ class Bisection:
         return ""
 
     def _ended(self) -> str:
-        """Return how many trials ended as only controls show, and what that counts as."""
+        """Return text: how many trials were refused, rebooted the device or were not executed, and
+        as what they count.
+        """
         text = ""
         for outcome, said in SAID_OF.items():
             count = sum(trial.outcome == outcome for trial in self.journal)
@@ -618,7 +625,7 @@ class Bisection:
 
     def _once_more(self, last: Trial, reason: str) -> Trying:
         if is_idle(last):
-            self.search.ask()  # a journal was read: its answer is found only when it is asked for
+            self.search.ask()  # after a journal was read, the search ends only when it is asked
         for idle in self._idles():
             if self._numbers(idle)[-1:] == [len(self.journal) - 1]:
                 return self._trying_idle(idle, reason)
@@ -695,7 +702,7 @@ def _folder_of(capture: Capture) -> str:
         return f"captures/{capture.target}/{capture.name}"
     try:
         return Path(os.path.relpath(capture.folder)).as_posix()
-    except ValueError:  # on another drive
+    except ValueError:  # no relative path leads to another drive
         return capture.folder.resolve().as_posix()
 
 
@@ -727,14 +734,15 @@ def bisect_fields(
     ``max_hangs`` trials hung, the answer so far is returned. ``options`` are those of
     ``Bisection``.
 
-    ``executor`` runs trials ahead (``Ahead``): the next trial, and those that would follow a pass
-    and a failure of it. Trials, journal and answer are then the same if the outcome of a job does
-    not depend on the runs before it, as with simulators; a board that keeps a state, or that is
+    ``executor`` runs trials ahead (``Ahead``): the next trial, the one after its pass, and the one
+    after its failure. Trials, journal and answer are then the same if the outcome of a job does not
+    depend on the runs before it, as with simulators; a board that keeps a state, or that is
     expensive to hang, is asked one trial at a time, without an executor.
 
-    A device with controls (``npulab.captures.controlled``) takes answers back, which are asked
-    again; if it is not usable any more, the answer begins with "not found" and says why. In such
-    trials "reboots" counts as a hang, "not executed" as a failure, and "refused" for nothing.
+    A device with controls (``npulab.captures.controlled``) may take outcomes back; these trials run
+    again. If the device is not usable any more, ``sentence`` begins with "not found" and says why.
+    On such a device "reboots" counts as a hang, "not executed" as a failure, and "refused" for
+    nothing.
 
     Raises ValueError for captures of two layers unless ``different_layers``, since fields of two
     layers differ anyway, and for a bad capture that the device refuses.
@@ -783,8 +791,8 @@ def _asked(
     ask: Ask,
     asking: Callable[[Trying], None] | None,
 ) -> bool:
-    """Run the next trial and take in its outcome. Return False if there is no further trial, and
-    the controls held after the last one.
+    """Run the next trial and take in its outcome. Return False if there is no further trial; before
+    that, a device with controls checks the last one.
     """
     trial = session.trial
     try:
@@ -815,6 +823,6 @@ def _refuse(session: Bisection, oracle: Oracle, different_layers: bool) -> None:
         )
     controlled = controlled_of(oracle)
     if controlled is not None:
-        # without the bad job itself no answer can be proved
+        # the proof of any answer runs the bad job itself
         why, bad = controlled.never.why(session.bad), session.bad.name
         refuse_if(why, f"bad: {bad}", why, "is a capture without it, as mix() makes")

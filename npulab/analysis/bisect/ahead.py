@@ -11,14 +11,14 @@ from npulab.support.executors import Pool, Started, Workers
 
 Oracle = Callable[[Capture], str]
 Following = Callable[[], list[Capture]]
-# asks for the outcome of a capture; the function gives the captures that may be asked for next
+# Returns the outcome of a capture. Its second argument returns the captures that may be tried next.
 Ask = Callable[[Capture, Following], str]
 
 
 @contextmanager
 def asked_ahead(oracle: Oracle, executor: Workers) -> Iterator[Ask]:
-    """A context that gives a function to ask an oracle, which runs in this process or in
-    workers.
+    """A context with a function that returns the oracle's outcome of a capture; the oracle runs in
+    this process, or in workers if ``executor`` names them.
     """
     if executor is None:
         yield lambda capture, following: oracle(capture)
@@ -30,9 +30,9 @@ def asked_ahead(oracle: Oracle, executor: Workers) -> Iterator[Ask]:
 class Ahead:
     """Trials that workers run, by the ``content_hash`` of their captures.
 
-    If a trial was run ahead and is not the next one, its outcome is dropped and is no evidence: the
-    search without workers would not have it. So each outcome comes from a run of its own, even if
-    one set of changes is tried twice.
+    If a trial was run ahead and is not the next one, its outcome is dropped: a search without
+    workers would not have it. Each outcome comes from a run of its own, even if one set of changes
+    is tried twice.
     """
 
     def __init__(self, pool: Pool[Capture, str]) -> None:

@@ -10,16 +10,26 @@ import numpy as np
 from numpy import ndarray as Array
 
 # A pair is coupled if changing only one of its two items hangs the device.
-EXPECTED = 3.0  # how many of all pairs are expected to be coupled
-LIKELIEST = 0.2  # highest probability, before the first trial, that a pair is coupled
-CLEARED = 1e-3  # a trial that split a pair and ran multiplies the odds of the pair by this
-ROUNDS = 4  # rounds of belief propagation after each trial
-LARGEST = 12.0  # highest log odds of a pair, so that a trial can still refute the suspicion
-LEAST = 1e-4  # lowest rate of hangs by chance, even if the device is said never to err
-IGNORED = 1e-5  # pairs with a lower probability are left out of sums, to save time
-TIED = 0.7  # items of pairs with a higher probability are changed together
-TEARS = 3  # a unit is kept whole if so many trials split only this unit and all of them hung
-WHOLE = 0.999  # probability that is set for the pairs inside a unit that is kept whole
+# The number of coupled pairs that are expected among all pairs.
+EXPECTED = 3.0
+# The highest probability that a pair is coupled, before the first trial.
+LIKELIEST = 0.2
+# If a trial split a pair and did not hang, the odds of the pair are multiplied by this.
+CLEARED = 1e-3
+# The rounds of belief propagation after each trial.
+ROUNDS = 4
+# The highest log odds of a pair, so that a trial can still refute that it is coupled.
+LARGEST = 12.0
+# The lowest rate of hangs by chance, even if the device is said never to err.
+LEAST = 1e-4
+# Pairs with a lower probability are left out of sums, to save time.
+IGNORED = 1e-5
+# The items of pairs with a higher probability are changed together.
+TIED = 0.7
+# A unit is kept whole after this many trials that split only this unit, if all of them hung.
+TEARS = 3
+# The probability of the pairs inside a unit that is kept whole.
+WHOLE = 0.999
 
 
 class Couplings:
@@ -30,24 +40,27 @@ class Couplings:
     changes: an item that is coupled to it hangs whenever it is changed. A trial splits a pair if it
     changes only one of the two.
 
-    A trial that ran clears the pairs that it split. A trial that hung was hung by a pair that it
-    split, or by chance at the rate ``flake``. The fewer of its split pairs are not cleared, the
-    more suspect is each of these (belief propagation over causes that act independently). Pairs
-    inside one of ``units`` (lists of items) are suspect from the beginning.
+    A trial that did not hang clears the pairs that it split. A hang has a cause: a pair that the
+    trial split, or chance at the rate ``flake``. The fewer split pairs are not cleared yet, the
+    more suspect is each of them (belief propagation over independent causes). Pairs inside one of
+    ``units`` (lists of items) are suspect from the beginning.
     """
 
     def __init__(self, n: int, flake: float = 0.0, units: Sequence[Sequence[int]] = ()) -> None:
         self.n = n
         self.units = [np.array(unit) for unit in units if len(unit) > 1]
         # for each unit: how many trials split only this unit and hung; -1 once a trial that split
-        # it ran
+        # it did not hang
         self._hung = [0] * len(self.units)
         self.suspect = np.zeros((n + 1, n + 1))
         self._chance = -np.log1p(-max(flake, LEAST))
         self._pairs = np.triu_indices(n + 1, 1)
-        self._cleared = np.zeros(len(self._pairs[0]))  # by pair: trials that split it and ran
-        self._split: list[Array] = []  # by trial that hung: mask of the pairs that it split
-        self._messages: list[Array] = []  # by trial that hung: log odds added to each pair
+        # for each pair: how many trials split it and did not hang
+        self._cleared = np.zeros(len(self._pairs[0]))
+        # for each trial that hung: a mask of the pairs that it split
+        self._split: list[Array] = []
+        # for each trial that hung: the log odds that it adds to each pair
+        self._messages: list[Array] = []
         count = len(self._cleared)
         self._prior = np.full(count, np.log(min(EXPECTED / count, LIKELIEST)))
         label = np.arange(n + 1)
@@ -89,7 +102,7 @@ class Couplings:
             self._infer()
 
     def _infer(self) -> None:
-        # after three cleared trials a pair has odds of 1e-9 of what it had: more changes nothing
+        # three trials that clear a pair divide its odds by 1e9; further ones change nothing
         prior = self._prior + np.log(CLEARED) * np.minimum(self._cleared, 3)
         shape = (len(self._split), len(prior))
         split = np.array(self._split, bool).reshape(shape)
@@ -99,13 +112,13 @@ class Couplings:
             rounds = ROUNDS
         for _ in range(rounds):
             others = np.minimum(prior + messages.sum(axis=0) - messages, LARGEST)
-            # -log(1 - p), with p the suspicion of each pair without what this trial adds to it
+            # -log(1 - p); p is the probability of each pair without what this trial adds to it
             rate = np.where(split, np.logaddexp(0, others), 0.0)
             total = rate.sum(axis=1, keepdims=True) + self._chance
             rest = np.maximum(total - rate, self._chance)
             received = np.where(split, -np.log(-np.expm1(-rest)), 0.0)
-            # new messages count half: otherwise two pairs that explain the same trial would swing
-            # between suspect and not
+            # new messages count half: otherwise two pairs that explain the same trial would be
+            # suspect in turn
             messages = (messages + received) / 2
         self._messages = list(messages)
         suspect = 1 / (1 + np.exp(-np.clip(prior + messages.sum(axis=0), -40, LARGEST)))
@@ -139,7 +152,7 @@ class Couplings:
         Items that hang whenever they are changed are left out.
 
         With ``units``, the items of a declared unit are one group, unless a trial that split the
-        unit ran.
+        unit did not hang.
         """
         label = np.arange(self.n + 1)
         together = np.triu(self.suspect > TIED)

@@ -13,10 +13,14 @@ from numpy import ndarray as Array
 
 from npulab.analysis.bisect.kinds import Groups
 
-WRONG = 1e-3  # probability that the sequential test decides for a wrong outcome of a set
-NEVER = 5e-4  # lowest flake rate in the sequential test, even if a device is said never to err
-HIDDEN = "hidden"  # an outcome that is neither "pass" nor the symptom, and so may hide the symptom
-# an answer is not reported as found if errors explain its contradictions with less probability
+# The probability that the sequential test decides for a wrong outcome of a set.
+WRONG = 1e-3
+# The lowest flake rate in the sequential test, even if a device is said never to err.
+NEVER = 5e-4
+# Any outcome other than "pass" and the symptom: the symptom may be hidden by it.
+HIDDEN = "hidden"
+# If errors explain the trials that contradict an answer with a lower probability, the answer is
+# not reported as found.
 IMPROBABLE = 1e-3
 
 
@@ -25,10 +29,11 @@ class Evidence:
     """Trials in the order of their runs: the items that each one changed ``(T, n) bool``, and its
     outcome.
 
-    ``symptom`` is the outcome that is searched for, "fail" or "hang". The other one of these two
-    counts as ``HIDDEN``: a job that hangs does not show if it would have failed, and a job that
-    fails does not show if it would have hung. ``flake`` is the share of wrong outcomes. If it is 0,
-    one trial of a set is enough, and each subset of a set that passed counts as passing.
+    ``symptom`` is the outcome that is searched for, "fail" or "hang". If "fail" is the symptom,
+    "hang" counts as ``HIDDEN``, and the reverse: a job that hangs does not show if it would have
+    failed, nor a job that fails if it would have hung. ``flake`` is the share of wrong outcomes. If
+    ``flake`` is 0, one trial of a set is enough, and each subset of a set that passed counts as
+    passing.
     """
 
     changed: Array
@@ -68,7 +73,7 @@ class Evidence:
     def says(self, subset: Array) -> str | None:
         """Return the outcome of a set ``(n,) bool``: the symptom, "pass" or ``HIDDEN``.
 
-        It is the outcome of trials of the set. If no outcome is wrong, it may also follow from
+        The outcome comes from trials of the set. If the device never errs, it may also follow from
         trials of other sets. None if the trials do not show it.
         """
         seen = self.seen(subset)
@@ -116,8 +121,8 @@ class Evidence:
         return expected
 
     def improbable(self, groups: Groups, limit: float = IMPROBABLE) -> bool:
-        """True if errors of the device cause at least as many contradicting trials with a
-        probability below ``limit``.
+        """True if the probability is below ``limit`` that errors of the device cause as many trials
+        that contradict the answer ``groups``, or more.
         """
         trials = int(np.count_nonzero(self.passed | self.broke))
         wrong = len(self.against(groups))
@@ -140,7 +145,7 @@ class Evidence:
         return self.mostly(subset, (HIDDEN,))
 
     def named(self, outcome: str) -> str:
-        """Return the outcome as the search sees it: the symptom, "pass" or ``HIDDEN``."""
+        """Return what an outcome counts as: the symptom, "pass" or ``HIDDEN``."""
         if outcome in ("pass", self.symptom):
             return outcome
         return HIDDEN
@@ -164,8 +169,8 @@ class Evidence:
 
     @property
     def votes(self) -> int:
-        """The lead that decides the outcome of a set: so many more trials must agree on it than
-        differ.
+        """The lead that decides the outcome of a set: trials with this outcome less trials with
+        another.
         """
         return math.ceil(math.log((1 - WRONG) / WRONG) / self._odds)
 

@@ -1,5 +1,5 @@
-"""Whether an inserted or left out job breaks the capture by what it does, or by its tokens: a
-further trial has in its place a no-operation that passes the same tokens.
+"""Whether an inserted or left out job breaks the capture by what it does, or by its tokens: in a
+further trial a no-operation that passes the same tokens stands in the job's place.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from npulab.captures.target import Target, Unsupported
 from npulab.captures.tokens import passed_by
 from npulab.support.refuse import need, refuse_if
 
-AS_IDLE = " as a no-operation"  # ends the name of such a job in a journal
-MOST_IDLE = 4  # most jobs that are tried as no-operations: each costs a run
-# what of a job matters
+# If a no-operation stands in place of a job, the job's name in a journal ends with this.
+AS_IDLE = " as a no-operation"
+# At most this many jobs are tried as no-operations, since each costs a run.
+MOST_IDLE = 4
+# What of an inserted or left out job breaks the capture.
 EFFECT, TOKENS, BOTH, OPEN = "what it does", "its tokens", "both", "open"
 
 
@@ -49,8 +51,8 @@ class Idled(NamedTuple):
 
 
 def names_of(parts: Iterable[Difference], idle: Key | None = None) -> tuple[str, ...]:
-    """Return the names of changed parts as a journal writes them. If ``idle`` is one of them, its
-    name says that a no-operation stands for its job.
+    """Return the names of changed parts as a journal writes them. If ``idle`` is the key of a part,
+    its name says that a no-operation stands in place of the job.
     """
     names = []
     for part in parts:
@@ -83,7 +85,7 @@ def idles_of(
             elif part.b is None:
                 capture, number = good, part.task
             else:
-                continue  # a moved job is in both streams
+                continue  # a moved job is in the good and in the bad stream
             job = idle_form(capture, number)
             if job is not None:
                 fields = _fields(job, capture.jobs[number], capture)
@@ -95,7 +97,8 @@ def idle_form(capture: Capture, number: int) -> Job | None:
     """Return the no-operation of the capture's target with the tokens of a job; None if the target
     has none.
 
-    Raises TypeError if the target gives no job, ValueError if its job passes other tokens.
+    Raises TypeError if the target returns something else than a job, ValueError if its job passes
+    other tokens.
     """
     of = _target_of(capture)
     if of is None or of.idle is None:
@@ -121,7 +124,7 @@ def _target_of(capture: Capture) -> Target | None:
     try:
         return stated_target(capture.target)
     except (LookupError, ValueError, ImportError):
-        return None  # a capture without a target, or with one whose code nobody trusts
+        return None  # the capture names no target, or one whose code is not trusted
 
 
 def _fields(job: Job, was: Job, capture: Capture) -> str:
@@ -158,6 +161,6 @@ def matters(part: Difference, outcomes: Iterable[str], symptom: str) -> str:
     if outcome == symptom:
         return EFFECT
     if outcome == "hang":
-        return OPEN  # the no-operation itself may hang
-    # without the job's effect it is neither as with the job nor as without it
+        return OPEN  # perhaps the no-operation itself hangs
+    # the outcome is neither that with the job nor that without it
     return BOTH

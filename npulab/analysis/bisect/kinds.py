@@ -24,26 +24,32 @@ from numpy import ndarray as Array
 Groups = tuple[tuple[int, ...], ...]
 Trials = list[tuple[Array, bool]]
 
-LISTED = 6_000_000  # most explanations of one kind that are listed; each takes a byte
-# A byte counts the trials that contradict an explanation. INVALID marks entries of a table that are
-# not explanations: it is larger than any count. Since every trial may add 1 to these entries too,
-# they are set to INVALID again after every SETTLE trials, before they wrap around.
+# At most this many explanations of one kind are listed; each takes a byte.
+LISTED = 6_000_000
+# A byte counts the trials that contradict an explanation. INVALID is larger than any count and
+# marks entries of a table that are no explanation. Since a trial may add 1 to such an entry, it is
+# set to INVALID again after every SETTLE trials, before the byte overflows.
 INVALID = 190
 SETTLE = 64
-SHORT = 16  # a list replaces a table if it has at least so many times fewer entries
-PARTICLES = 400  # number of explanations in a sample
-MOST = 8  # most items of a sampled explanation
-SIZES = 0.6  # factor on the prior of a sampled explanation for each further item
-SLOTS = 4  # how many items of a particle are drawn anew after each trial
-# A sample is updated only every PATIENCE trials, to save time, while its weight is less than LIGHT
-# times the weight below which explanations are negligible.
+# A list of explanations replaces a table if the table has more than this many times its entries.
+SHORT = 16
+# The number of explanations in a sample (particles).
+PARTICLES = 400
+# The most items of a sampled explanation.
+MOST = 8
+# The prior of a sampled explanation is multiplied by this for each further item.
+SIZES = 0.6
+# This many items of each sampled explanation are drawn again after each trial.
+SLOTS = 4
+# To save time, a sample is updated only every PATIENCE trials while its weight is less than LIGHT
+# times the weight below which explanations are dropped.
 LIGHT = 100.0
 PATIENCE = 8
 
 
 class Level(NamedTuple):
-    """The explanations of one kind that the same number of trials, ``level``, contradicts: their
-    number ``size``, and ``log_mass``, the logarithm of the sum of their weights.
+    """The explanations of one kind that are contradicted by exactly ``level`` trials. ``size`` is
+    their number, ``log_mass`` the logarithm of the sum of their weights.
     """
 
     level: int
@@ -54,17 +60,17 @@ class Level(NamedTuple):
 class Cells(NamedTuple):
     """H explanations with their weights, one in each row of the arrays.
 
-    An explanation expects a failure if f is true: if all items of ``needs`` are changed, or any
-    item of ``ones`` is. One marked ``dual`` expects a failure if f of the unchanged items is false.
-    One marked ``never`` expects no failure from its ``needs``. Rows with fewer items are filled
-    with -1: A and B are the most items of a row.
+    An explanation expects a failure if f(changed items) is true: if all items of ``needs (H, A)
+    int`` are changed, or any item of ``ones (H, B) int``. If ``dual (H,) bool``, it expects a
+    failure if f(unchanged items) is false. If ``never (H,) bool``, no set fails. Rows with fewer
+    items are filled with -1.
     """
 
-    needs: Array  # (H, A) int, numbers of items
-    ones: Array  # (H, B) int, numbers of items
-    dual: Array  # (H,) bool
-    never: Array  # (H,) bool
-    weights: Array  # (H,) float
+    needs: Array
+    ones: Array
+    dual: Array
+    never: Array
+    weights: Array
 
     @classmethod
     def of(
@@ -81,8 +87,8 @@ class Cells(NamedTuple):
         return cls(needs, ones, np.full(count, dual), np.zeros(count, bool), weights)
 
     def groups(self, row: int) -> Groups:
-        """Return the smallest sets of items that fail by the explanation in this row. If nothing
-        fails, there is no set; if everything fails, the only set is empty.
+        """Return the smallest sets of items that fail by the explanation in this row. If it says
+        that no set fails, there is none; if every set fails, the only one is the empty set.
         """
         if self.never[row]:
             return ()
@@ -133,8 +139,8 @@ def _padded(arrays: Sequence[Array]) -> Array:
 class Ends:
     """The two extreme explanations: that no set fails, and that every set fails."""
 
-    # Assumed: users seldom give two jobs that both pass, and more seldom a device that fails all.
-    # Together with ``suspects.PRIOR`` and ``MANY`` the probabilities add up to 1.
+    # The probabilities of "no set fails" and "every set fails" before the first trial: both are
+    # rare mistakes of a user. With ``suspects.PRIOR`` and ``suspects.MANY`` they add up to 1.
     PRIOR = (0.01, 0.005)
     few = True
 
@@ -203,15 +209,15 @@ class Listed:
     """All explanations of one shape: "one" (item), "two" or "three" (items together), "mixed" (one
     item alone, or two others together).
 
-    Trials that contradict "three" and "mixed" are counted in a table (pair, third item). Once few
-    explanations are left, a list of them takes the place of the table.
+    A table (pair, third item) counts the trials that contradict an explanation of "three" or
+    "mixed". Once few explanations are left, a list takes the place of the table.
     """
 
     def __init__(self, n: int, shape: str, dual: bool, prior: float) -> None:
         self.n, self.shape, self.dual, self.size = n, shape, dual, size(shape, n)
         self.few = shape in ("one", "two")
         self.log_prior = math.log(prior / self.size)
-        self.items: Array | None = None  # (H, A); None while the table counts
+        self.items: Array | None = None  # the listed explanations (H, A); None if a table counts
         self.counts = np.zeros(self.size, np.uint8)
         if shape == "one":
             self.items = np.arange(n)[:, None]
@@ -251,7 +257,7 @@ class Listed:
             for m in np.flatnonzero(found).tolist():
                 out.append(self._level(m, int(found[m]), log_weights))
             return out
-        open_ = self.size  # explanations whose level was not reached yet
+        open_ = self.size  # explanations at higher levels
         for m, weight in enumerate(log_weights):
             if not open_ or self.log_prior + weight + math.log(open_) < floor:
                 break
@@ -294,7 +300,7 @@ class Listed:
         return Cells.of(items, weights, dual=self.dual)
 
     def _from_table(self, level: int, wanted: int, rng: np.random.Generator) -> Array:
-        # if many entries have this level, every step-th row of the table holds enough of them
+        # if many explanations have this level, every ``step``-th row of the table holds enough
         share = np.count_nonzero(self.counts[::SHORT] == level) / max(1, self.counts[::SHORT].size)
         step = max(1, int(share * self.counts.size / (4 * wanted)))
         start = int(rng.integers(step))
@@ -316,8 +322,8 @@ class Listed:
 
 
 class Many:
-    """Explanations with ``least`` to ``MOST`` items together. They are too many to list, so they
-    are a random sample (particles).
+    """Explanations that ``least`` to ``MOST`` items fail together: a random sample (particles),
+    since they are too many to list.
 
     After a trial the particles are weighed and drawn again by weight. Then some items of each
     particle are replaced, each by an item that is drawn with its probability given all trials
@@ -332,8 +338,9 @@ class Many:
         self.rng = np.random.default_rng((seed, dual))
         sizes = SIZES ** np.arange(self.most - least + 1)
         sizes /= sizes.sum()
-        # log of the prior of one arrangement of k items over a particle's places: the prior of size
-        # k, divided by the number of sets of k items, and by the number of ways to arrange k items
+        # By k: the log prior of one arrangement of k items in a particle's places. It is the prior
+        # of size k, divided by the number of sets of k items and by the number of their
+        # arrangements.
         self.arranged = np.full(self.most + 2, -np.inf)
         for k, share in enumerate(sizes, least):
             self.arranged[k] = (
@@ -373,9 +380,9 @@ class Many:
     def _move(self, x: Array, y: Array, log_weights: Array) -> None:
         rows = np.arange(PARTICLES)
         # a trial contradicts an explanation if it passed although all items were changed, or failed
-        # although some were not; trials are packed as bits, 64 in a word
+        # although some were not; 64 trials are packed as bits into a word
         passed, failed = _bits_in_words(x[~y].T), _bits_in_words(x[y].T)
-        # (T, P): how many items of each particle each trial left unchanged
+        # (T, P): how many items of each of P particles each of T trials left unchanged
         missing = (~x[:, self.items]).sum(axis=2)
         for place in self.rng.permutation(self.most)[:SLOTS]:
             mine = self.items[:, place]
@@ -420,7 +427,7 @@ class Many:
 
 
 def _bits_in_words(bits: Array) -> Array:
-    """Return rows of bits ``(R, T)`` packed into ``(R, W) uint64``, 64 bits in a word."""
+    """Pack rows of bits ``(R, T)`` into words ``(R, W) uint64`` of 64 bits."""
     wide = np.zeros((len(bits), -(-bits.shape[1] // 64) * 64), bool)
     wide[:, : bits.shape[1]] = bits
     return np.packbits(wide, axis=1).view(np.uint64)

@@ -30,14 +30,16 @@ from npulab.registers.map import RegisterMap
 from npulab.support.late import pd
 from npulab.support.text import plural
 
-# Ending of the names of parameters that a driver chooses, such as coefficient_bytes: two captures
-# of one layer may differ in these.
+# Parameters whose names end so (``coefficient_bytes``) are chosen by a driver: captures of one
+# layer may differ in them.
 OBSERVED = "_bytes"
-SHOWN = 4  # most parameters that an error text names
-EXPLAINED = "coefficients"  # the buffer whose bytes targets explain
+# An error text names at most this many parameters.
+SHOWN = 4
+# The buffer of which a target can say what each byte holds.
+EXPLAINED = "coefficients"
 NOT_BISECTED = ("output", COMMANDS)
-# Words in a field's name that say how memory is laid out. Fields whose names differ only in such
-# words describe one thing.
+# Words of field names that say how memory is laid out. Fields whose names differ only in these
+# words are changed together.
 GEOMETRY_WORDS = (
     "size stride pitch start end address addr base width height depth length offset low high lo hi "
     "lsb msb lower upper"
@@ -59,16 +61,14 @@ def name_of(key: Key) -> str:
 def parts_of(
     good: Capture, bad: Capture, *, addresses: bool = False, buffers: bool = True
 ) -> list[Difference]:
-    """Return all differences that can be taken over from the bad capture: fields, whole jobs, and
-    buffers.
-
-    If the maps describe records in a buffer, and at most ``MOST_PARTS`` differ, its parts are
-    fields of these records, and whole records that are inserted, left out or moved. Jobs that only
-    one capture has, or that stand elsewhere, are parts, too.
+    """Return all differences between two captures that a trial can exchange: fields, buffers, and
+    whole jobs that only one capture has or that stand elsewhere. If the maps describe records in a
+    buffer, and at most ``MOST_PARTS`` of its parts differ, the parts are fields of the records, and
+    whole records that are inserted, left out or moved.
 
     Fields that point into memory are left out unless ``addresses`` is true, because the buffers of
-    the good capture lie at its own addresses. Read-only fields and the output are left out. So are
-    the bytes of a command stream, because its register writes are fields. Raises ValueError for
+    the good capture lie at its own addresses. Read-only fields and the output are left out, and the
+    bytes of a command stream, because its register writes are fields. Raises ValueError for
     captures of different targets, and if no difference is left.
     """
     _refuse_unlike(good, bad)
@@ -101,8 +101,8 @@ def parts_of(
 
 
 def lone_bytes(good: Capture, bad: Capture) -> dict[str, str]:
-    """Return, by the name of each buffer in which one byte differs, a text with this byte and its
-    values: ``byte 120 = 0x12 (good 0x02), weight of channel 0, row 1``.
+    """Return a text for each buffer in which exactly one byte differs, by the buffer's name: ``byte
+    120 = 0x12 (good 0x02), weight of channel 0, row 1``.
     """
     texts = {}
     for name, first, count, a, b in diff_buffers(good, bad).itertuples(index=False):
@@ -114,9 +114,7 @@ def lone_bytes(good: Capture, bad: Capture) -> dict[str, str]:
 
 
 def _held(capture: Capture, name: str, byte: int) -> str:
-    """Return a text, beginning with a comma, with what a byte of a buffer holds; "" if that is not
-    known.
-    """
+    """Return what a byte of a buffer holds, as text that begins with a comma; "" if unknown."""
     if name != EXPLAINED:
         return ""
     try:
@@ -169,8 +167,8 @@ def _key_in_job(item: Field) -> tuple[str, str, str]:
 
 
 def _buffers_that_differ(good: Capture, bad: Capture) -> list[str]:
-    """Return the names of the bad capture's buffers that differ from the good capture's, without
-    outputs, and without command streams of the jobs, whose words are fields.
+    """Return the names of the bad capture's buffers that the good capture lacks or holds with other
+    bytes, without outputs, and without command streams, whose words are fields.
     """
     streams = set(streams_of(good.jobs, good.buffers)) & set(streams_of(bad.jobs, bad.buffers))
     names = []
@@ -223,12 +221,12 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
         field = part.field
         where: tuple[str, ...] = ()
         if part.block == BUFFER:
-            place, _, name = field.rpartition(" ")  # the number of the record, and its field
+            place, _, name = field.rpartition(" ")  # number of the record, name of the field
             where = part.register, place
             field = name.rpartition(".")[2]
         words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", field)
         words = [word.lower() for word in words]
-        # the first word is kept even if it is an axis: it names the thing
+        # the first word stays even if it is an axis such as ``x``: it names the thing
         stem = [word for word in words if word not in GEOMETRY | AXES.difference(words[:1])]
         unit: tuple[object, ...] = (index,)
         if part.register == JOB or (part.block == BUFFER and None in (part.a, part.b)):
@@ -255,11 +253,11 @@ def mix(
 
     ``keys`` are (task, block, register, field), as ``parts_of`` has them. A register that only the
     bad job writes is added, in its place, if one of its fields is chosen. A register that only the
-    good job writes is dropped if all its fields that differ are chosen. A job that only one capture
-    has, or that stands elsewhere, is taken over as a whole. ``pairs`` are the jobs side by side, by
-    default as ``aligned`` finds them. ``instead`` has, by key, jobs to use in place of inserted or
-    left out jobs. Raises LookupError for a field that neither capture has, ValueError for captures
-    of different targets.
+    good job writes is dropped if all its fields that differ are chosen. A job that only the bad
+    capture has, or that stands elsewhere there, is taken over as a whole; one that only the good
+    capture has is left out. ``pairs`` are the jobs side by side, by default as ``aligned`` finds
+    them. ``instead`` has, by key, jobs to use in place of inserted or left out jobs. Raises
+    LookupError for a field that neither capture has, ValueError for captures of different targets.
     """
     _refuse_unlike(good, bad)
     if pairs is None:
@@ -285,7 +283,7 @@ def mix(
             continue
         chosen = {key[1:] for key in left if key[0] == task and key[1] != BUFFER}
         if not chosen:
-            continue  # ``edited`` keeps the good job
+            continue  # ``edited`` keeps the good job if ``mixed`` has no other for it
         known: Chosen = set()
         changed = _mixed(good.jobs[task], bad.jobs[other], chosen, good, known)
         assert changed is not None
@@ -343,7 +341,7 @@ def _refuse_unlike(good: Capture, bad: Capture) -> None:
             )
 
 
-Chosen = set[tuple[str, str, str]]  # block, register, field
+Chosen = set[tuple[str, str, str]]  # each field as (block, register, field)
 
 
 def _mixed(
@@ -365,7 +363,7 @@ def _mixed(
             if key in chosen:
                 item.insert(words, item.extract(bad.words))
         return replace(good, words=words, start=start)
-    # if the state before the jobs differs, it is mixed as if the jobs wrote it
+    # if the register state before the two jobs differs, it is mixed as if the jobs wrote it
     carried = good is not None and bad is not None and good.before != bad.before
     mine, theirs = _writes_of(good, carried), _writes_of(bad, carried)
     writes = tuple(_mixed_writes(mine, theirs, job.block, registers, chosen, known))
@@ -405,8 +403,8 @@ def _mixed_writes(
     known: Chosen,
 ) -> list[tuple[int, int]]:
     """Return the (offset, value) writes of a mixed job, in the order of the good job, or of the bad
-    job if the order was chosen. Registers that only the other job writes are inserted at their
-    places.
+    job if ``chosen`` names the order. Writes that only the other job has are inserted after the
+    write that precedes them there.
     """
     mine, theirs = dict(good), dict(bad)
     state: dict[int, int] = {}
@@ -436,8 +434,9 @@ def _mixed_writes(
         base, other = bad, good
     writes = [write for write in base if write[0] in state]
     in_base = dict(base)
-    at = 0  # where the other job's next write is inserted
-    seen = Counter[int]()  # by offset that both write: the other job's writes so far
+    at = 0  # index in ``writes`` at which the next write of ``other`` is inserted
+    # how often ``other`` has written so far, by offset that ``base`` writes too
+    seen = Counter[int]()
     for offset, value in other:
         if offset in in_base:
             places = [place for place, write in enumerate(writes, 1) if write[0] == offset]

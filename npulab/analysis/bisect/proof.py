@@ -6,8 +6,8 @@ never errs, and further changes never remove its symptom, the answer is exact if
 with it:
 
 - each group alone shows the symptom;
-- all items but one of each group do not show it, for each smallest choice of such items
-  (``ways``): so no other group is left among them, and no group mixes items of two;
+- all items but one of each group do not show it, whichever items are left out (``ways``): so no
+  other group exists, and no group mixes items of two;
 - each item of a group of several was tried alone, so that an item that breaks the job by itself
   is not reported as a part of a group.
 
@@ -25,11 +25,13 @@ import numpy as np
 from npulab.analysis.bisect.evidence import HIDDEN, Evidence, subset_of
 from npulab.analysis.bisect.kinds import MOST, Groups
 
-# most choices of one item from each group (``ways``) that are tried; if there are more, the answer
-# is reported as not proved
+# At most this many choices of one item from each group (``ways``) are tried; if there are more, the
+# answer is reported as not proved.
 MOST_WAYS = 40
-MOST_GROUPS = 16  # most groups of several items; more are no explanation that a person could read
-MOST_HIDES = 6  # most sets that end in another way; if there are more, nearly every set does
+# An answer has at most this many groups of several items: no person could read more.
+MOST_GROUPS = 16
+# The proof looks for at most this many sets that hide the symptom: then nearly every set does.
+MOST_HIDES = 6
 Items = frozenset[int]
 ALONE = "to confirm it: the suspect parts and nothing else"
 OTHERS = "all parts but the suspect ones: does anything else break it?"
@@ -47,7 +49,8 @@ class Proof:
     (``hiding``).
 
     ``complete`` is True if the items outside the groups were tried and showed no symptom.
-    ``hidden`` is True if so many sets hide the symptom that some of these items could not be tried.
+    ``hidden`` is True if some items outside could not be tried, since too many sets hide the
+    symptom.
     """
 
     groups: Groups
@@ -59,7 +62,7 @@ class Proof:
 @dataclass(frozen=True)
 class Wanted:
     """A set of items ``(n,) bool`` to try next, and the reason. If ``itself`` is True, only a trial
-    of exactly this set answers; else trials of other sets may imply the outcome.
+    of exactly this set counts; else its outcome may follow from trials of other sets.
     """
 
     subset: np.ndarray
@@ -75,7 +78,7 @@ class Prover:
     """The proof of proposed groups over ``n`` items: ``wanted`` is the set to try next.
 
     ``follow`` takes in all trials so far; ``proof`` is None until every set that the proof needs
-    was tried. ``hiding`` are items that probably make the job end in another way.
+    was tried. ``hiding`` are items that probably hide the symptom.
 
     >>> trials = [(subset_of({3}, 5), "fail")]
     >>> prover = Prover(5, [(3,)])
@@ -92,7 +95,7 @@ class Prover:
     ) -> None:
         self.wanted: Wanted | None = None
         self.proof: Proof | None = None
-        self.refuted = False  # True once a group alone passed
+        self.refuted = False  # True after a proposed group, changed alone, passed
         self._steps = _Steps(n)
         self._asking = self._steps.proof([frozenset(group) for group in groups], frozenset(hiding))
 
@@ -138,8 +141,8 @@ def wanted_of(
     for way in ways(sets) or []:
         rest = frozenset(range(n)) - way - frozenset(hiding)
         if evidence.hides(subset_of(rest, n)):
-            # the set splits items that hang unless they change together: their groups are left out
-            # whole
+            # the set hangs since it splits items that must change together: leave out their whole
+            # groups
             torn = [group for group in sets if group & way]
             rest = rest.difference(*torn)
         if not evidence.mostly(subset_of(rest, n), ("pass",)):
@@ -151,8 +154,8 @@ def wanted_of(
 
 
 def ways(groups: Collection[Items]) -> list[Items] | None:
-    """Return the sets that have an item of each group, without the sets that contain a smaller such
-    set; None if there are more than ``MOST_WAYS``.
+    """Return the smallest sets that have at least one item of each group: no set contains another.
+    None if there are more than ``MOST_WAYS``.
 
     >>> sorted(map(sorted, ways([frozenset({1, 2}), frozenset({1, 3})])))
     [[1], [2, 3]]
@@ -243,8 +246,8 @@ class _Steps:
         )
 
     def _not_hiding(self, guessed: list[Items]) -> Generator[Wanted, str, Items | None]:
-        """Try the items that were left out because they might hide the symptom, and return the
-        first that does not hide it; None if all do.
+        """Try each of the items that were assumed to hide the symptom, and return the first that
+        does not; None if all hide it.
         """
         for group in guessed:
             outcome = yield Wanted(subset_of(group, self.n), LEFT_OUT, itself=True)
@@ -257,8 +260,8 @@ class _Steps:
         groups: list[Items],
         hides: list[Items],
     ) -> Generator[Wanted, str, tuple[Items | None, Items | None, bool]]:
-        """Look for a failing set outside of the groups; return (a new group, a new set that hides
-        the symptom, True if all could be tried). At most one of the first two is not None.
+        """Look for a set outside of the groups that shows the symptom. Return (a new group or None,
+        a new set that hides the symptom or None, True if all items could be tried).
         """
         leaving_out = ways([*groups, *hides])
         complete = leaving_out is not None
@@ -287,13 +290,11 @@ class _Steps:
     def _with_hiding(
         self, groups: list[Items], hides: list[Items]
     ) -> Generator[Wanted, str, Items | None]:
-        """Return a new group that contains items that hide the symptom by themselves, and so were
-        left out until now; None if none is found.
-
-        All of these items are changed at once, which is enough if the symptom shows before they
-        hide it, as it does in BAD. If that takes few trials, each of them is also changed without
-        the others, since it may hide one group and not another. The search stops after
-        ``MOST_HIDES`` trials that end in the other way.
+        """Return a new group with items that hide the symptom if they are changed alone; None if
+        none is found. First all hiding items are changed at once: as in BAD, the symptom may show
+        before they hide it. If there are few, each is also changed without the others, since it may
+        hide one group and not another. The search stops after ``MOST_HIDES`` trials that hide the
+        symptom.
         """
         hidden = 0
         leaving_out = ways(groups) or []
@@ -325,7 +326,8 @@ class _Steps:
                 return frozenset(found)
             if not pool:
                 return frozenset()
-            # the items found and pool[:high] together have the outcome, found and pool[:low] do not
+            # ``found`` with ``pool[:high]`` ends with ``outcome``, ``found`` with ``pool[:low]``
+            # does not
             low, high = 0, len(pool)
             while high - low > 1:
                 middle = (low + high) // 2
@@ -341,7 +343,7 @@ class _Steps:
         itself if no trial did, or if the device errs.
         """
         if self.evidence.flake > 0:
-            return within  # one trial proves nothing if the device errs
+            return within  # if the device errs, one trial proves nothing
         has = [self.evidence.named(seen) == outcome for seen in self.evidence.outcomes]
         inside = ~np.any(self.evidence.changed & ~subset_of(within, self.n), axis=1)
         trials = np.flatnonzero(np.array(has, bool) & inside)
@@ -352,8 +354,8 @@ class _Steps:
         return frozenset(np.flatnonzero(smallest).tolist())
 
     def _ordered(self, within: Items) -> list[int]:
-        """Return the items of ``within``, first those of the largest subset that passed in a trial,
-        then the others: no further trial of the first ones is needed.
+        """Return the items of ``within``, first those of the largest subset that passed in a trial:
+        a trial of only these is not needed again.
         """
         inside = subset_of(within, self.n)
         passed = self.evidence.changed[self.evidence.passed] & inside
@@ -367,9 +369,8 @@ class _Steps:
 
 
 def _too_many(groups: list[Items]) -> bool:
-    """True if the groups are no explanation: with many groups of several items, or two groups of
-    which one is large, the number of changed items probably matters, and not which items they
-    are.
+    """True if the number of changed items probably matters, and not which they are: if there are
+    many groups of several items, or two groups of which one is large.
     """
     joint = [group for group in groups if len(group) > 1]
     large = [group for group in groups if len(group) > MOST]
@@ -381,5 +382,5 @@ def _sorted(groups: Iterable[Items]) -> Groups:
 
 
 def _with(groups: list[Items], found: Items) -> list[Items]:
-    """Return the groups with one more group; a group that contains another group is dropped."""
+    """Return ``groups`` and the group ``found``, without any group that contains another."""
     return _smallest_of([*groups, found])

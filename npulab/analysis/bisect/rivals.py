@@ -2,8 +2,8 @@
 
 The suspects are only simple explanations. If outcomes may be wrong, one wrong outcome can make a
 simple explanation fit although the truth is not simple (two pairs that share an item, any two of
-three). So an answer is compared with every answer that differs from it in one step (``Rivals``).
-The trial is repeated in which the rivals of the largest weight would end otherwise.
+three). So an answer is compared with every answer that differs from it in one step (``Rivals``). A
+trial is repeated if the weightiest rivals expect another outcome of it than the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from npulab.analysis.bisect.evidence import Evidence, subset_of
 from npulab.analysis.bisect.kinds import Groups
 from npulab.analysis.bisect.proof import ways
 
-STEP = 1.0  # weight, before the trials, of all rivals of one kind together; the answer's is 1
+# The weight of all rivals of one kind together, before the trials; the answer has the weight 1.
+STEP = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,13 @@ class Rivals:
         """Return the rivals of the answer ``groups``, for a device that errs in a share ``flake``
         of trials.
 
-        ``untried`` are items that hide the symptom, and so are left out of every trial of the items
-        outside of the groups.
+        ``untried`` are items that hide the symptom: trials of the items outside of the groups leave
+        them out.
         """
         changed = evidence.changed
         expected = evidence.expected(groups)
-        against = evidence.passed.astype(float) - evidence.broke  # 1: speaks against the symptom
+        # 1 for a trial that passed, -1 for a trial that showed the symptom
+        against = evidence.passed.astype(float) - evidence.broke
         trials = _Trials(changed, against, math.log((1 - flake) / flake))
         sets = tuple(frozenset(group) for group in groups)
         members = subset_of(frozenset().union(*sets), changed.shape[1])
@@ -121,7 +123,7 @@ def _smaller(trials: _Trials, group: frozenset[int], expected: Array, evidence: 
     """Return the weights ``(n,)`` of the rivals in which a group does not need one of its items;
     ``expected (T,)`` are the trials in which the answer expects the symptom.
 
-    An item has the weight 0 if the group without it ends in another way: no trial can decide about
+    An item has the weight 0 if the group without it hides the symptom: no trial can decide about
     it.
     """
     n = trials.changed.shape[1]
@@ -144,7 +146,9 @@ def _more(
     expected: Array,
     untried: Collection[int],
 ) -> Array:
-    """Return the weights ``(n, n)`` of rivals that have two items together as a further group."""
+    """Return the weights ``(n, n)`` of the rivals in which two items together (on the diagonal: one
+    item alone) are a further group.
+    """
     n = trials.changed.shape[1]
     alone: list[int] = []
     for group in groups:
@@ -163,8 +167,8 @@ def _more(
 def _rests(
     n: int, groups: Collection[frozenset[int]], untried: Collection[int]
 ) -> list[frozenset[int]]:
-    """Return sets of all items except one of each group, for each choice of these, and last the set
-    without any item of a group. Items in ``untried`` are in no set.
+    """Return, for each choice of one item from each group, the set of all other items; last, the
+    set of the items in no group. All sets leave out ``untried``.
     """
     left_out = [*(ways(groups) or []), frozenset().union(*groups)]
     every = frozenset(range(n)).difference(untried)
@@ -189,9 +193,9 @@ def _decidable(
 def _prior(singles: Array, pairs: Array, members: Array) -> Array:
     """Return the prior weights of single items (on the diagonal) and of pairs (above it).
 
-    ``singles (n,) bool`` and ``pairs (n, n) bool`` are those that are possible. There are four
-    kinds: singles, and pairs with none, one or two ``members`` of the answer. Each kind has the
-    total weight ``STEP``.
+    ``singles (n,) bool`` and ``pairs (n, n) bool`` are masks of the possible ones. Each of four
+    kinds has the total weight ``STEP``: singles, and pairs with none, one or two ``members`` of the
+    answer.
     """
     of_members = members[:, None].astype(int) + members
     possible = np.triu(pairs, 1)

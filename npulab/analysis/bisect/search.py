@@ -29,27 +29,35 @@ from npulab.analysis.bisect.rivals import Rivals
 from npulab.analysis.bisect.suspects import Suspects, entropy
 from npulab.captures.journal import ANSWERS, REFUSED
 
-# Most parts of one stage. If there are more items, a part is a bundle of items, and a later stage
-# searches inside of guilty bundles.
+# A stage has at most this many parts. If there are more items, a part is a bundle of items, and a
+# later stage searches inside the guilty bundles.
 LARGEST = 220
-# A search ends when its answer is so probable, unless the user asks for another certainty. Assumed:
-# one wrong answer in a hundred is rare enough for a person to go on with it.
+# A search ends when its answer has this probability, unless the user asks for another one. One
+# wrong answer in a hundred is assumed to be rare enough for a person to go on with it.
 CERTAINTY = 0.99
-# certainty of a proof: wrong for none of 846 random boards that never err (test_boards)
+# The certainty of a proved answer: none was wrong on 846 random boards that never err
+# (test_boards).
 PROVED = 0.9995
-LIKELY = 0.5  # if the device never errs, an answer is proved once it is so probable
-MERGED = 200  # most explanations that are compared to add up those that no trial distinguishes
-LATE = 4.0  # bits: while the entropy of the explanations is higher, a stage cannot be over
-PATIENCE = 4  # further trials of a set, if the device errs, in case outcomes disagree
-# If the device errs, an answer needs a proof if errors cause so many contradicting trials with less
-# than this probability.
+# If the device never errs, the proof of an answer begins once the answer has this probability.
+LIKELY = 0.5
+# At most this many explanations are compared to find those that no trial distinguishes.
+MERGED = 200
+# While the entropy of the explanations is higher (in bits), a stage cannot be over.
+LATE = 4.0
+# If the device errs, the outcomes of a set may disagree, so it gets this many further trials.
+PATIENCE = 4
+# If the device errs, an answer needs a proof if the probability is below this that errors cause
+# the trials that contradict it.
 POOR = 0.05
-# trials without a pass after which the good job is run again, while an unexpected failure is traced
+# While an unexpected failure is traced, the good job runs again after this many trials without a
+# pass.
 STREAK = 6
-# if the good job fails so many times in a row, the device counts as not coming back from a failure
+# If the good job fails this many times in a row, the device counts as not coming back.
 RESTS = 3
-UNKNOWN_RATE = 0.05  # flake rate in sequential tests if none is known
-FEARED = 0.05  # the reason of a question names a probability of a hang above this
+# The flake rate of sequential tests if none is known.
+UNKNOWN_RATE = 0.05
+# If a question hangs with a higher probability, its reason names the probability.
+FEARED = 0.05
 GOOD_AGAIN = "the good job failed: does it fail again?"
 GOOD_STILL = "two trials contradict each other: does the good job still pass?"
 TRIED_AGAIN = "two trials contradict each other: one of them again, right after a pass"
@@ -85,8 +93,8 @@ class Question:
 class End:
     """The end of a search.
 
-    ``how`` is one of the constants FOUND to UNSURE; ``trials`` are the numbers, from 0, of the
-    trials that show it.
+    ``how`` is one of the constants FOUND to UNSURE of this module; ``trials`` are the numbers, from
+    0, of the trials that show the end.
     """
 
     how: str
@@ -163,14 +171,14 @@ class Search:
         for start in range(0, len(parts), size):
             self.parts.append(tuple(chain.from_iterable(parts[start : start + size])))
         self._sizes = np.array([len(part) for part in self.parts])
-        # by item: the number of its part; len(parts) if the item is in no part
+        # for each item: the number of its part; ``len(parts)`` if the item is in no part
         self._part = np.full(self.n, len(self.parts))
         for number, part in enumerate(self.parts):
             self._part[list(part)] = number
         wanted = self.certainty / self.certain
         if any(self._sizes > 1):
-            # the stage that searches inside the parts needs the other half of the certainty (as a
-            # logarithm)
+            # the next stage, inside the parts, has an equal share: the product of both is the
+            # wanted certainty
             wanted **= 0.5
         elif not self.errs:
             wanted = LIKELY
@@ -185,11 +193,11 @@ class Search:
         if self.errs:
             flake = self.suspects.flake
         self.couplings = Couplings(len(self.parts), flake, units)
-        # sets of parts that are not asked for again: those tried, if the device never errs
+        # sets of parts that were tried: if the device never errs, they are not tried again
         self._tried: set[bytes] = set()
-        self._of_stage: list[tuple[Array, str]] = []  # sets of parts
+        self._of_stage: list[tuple[Array, str]] = []  # the stage's trials: parts, outcome
         self._question: Question | None = None
-        self._silent = False  # no question distinguishes the explanations that are left
+        self._silent = False  # True if no trial distinguishes the remaining explanations
         self._stages += 1
 
     def _symptom(self) -> str | None:
@@ -288,13 +296,13 @@ class Search:
 
     @property
     def _refuted(self) -> bool:
-        """True if the bad job does not show the symptom that the search is for."""
+        """True if the bad job ran and does not show the symptom that the user gave."""
         whole = self._outcomes_of(self._all)
         return self.given is not None and self._votes(whole, self.given) is False
 
     def _votes(self, outcomes: Sequence[str], outcome: str) -> bool | None:
-        """True if most of the outcomes are ``outcome``, False if most are not; None while there are
-        too few to decide. If the device never errs, the last outcome decides.
+        """True if most of ``outcomes`` are ``outcome``, False if the others lead by at least three;
+        else None. If the device never errs, the last outcome decides.
         """
         if not outcomes:
             return None
@@ -303,8 +311,7 @@ class Search:
         ahead = lead(outcomes, outcome)
         if ahead > 0:
             return True
-        # False ends the search (BAD does not show the symptom), so it needs a lead of three
-        # outcomes
+        # False ends the search with "BAD does not show the symptom", so it needs a lead of three
         if ahead <= -3:
             return False
         return None
@@ -333,8 +340,8 @@ class Search:
 
     @property
     def _patience(self) -> int:
-        """The most trials of one set before the search goes on with an answer: the number that
-        reaches the certainty of the stage if all agree, plus ``PATIENCE``.
+        """The most trials of one set: as many as reach the stage's certainty if all outcomes agree,
+        plus ``PATIENCE``. Then the search goes on with its answer.
         """
         flake = self.suspects.flake
         odds = math.log((1 - flake) / flake)
@@ -354,8 +361,8 @@ class Search:
         return Evidence.of(self._of_stage, len(self.parts), self.symptom or "fail")
 
     def _unseen(self, groups: Groups) -> Wanted | None:
-        """Return a set that the answer ``groups`` of the stage still needs, if the device errs: it
-        was not tried yet, or not often enough. None if there is no such set.
+        """If the device errs, return a set that was not tried yet or not often enough to report the
+        answer ``groups`` of the stage; None if there is none.
         """
         hiding = self._hiding()
         wanted = wanted_of(self._in_parts, len(self.parts), groups, hiding)
@@ -422,11 +429,11 @@ class Search:
         """Return a trial that shows whether a failure changes the outcome of the next run; None if
         none is needed.
 
-        On a device whose next run fails too, or passes whatever the job is, every trial may agree
-        with a wrong answer. Two trials rule that out: one that passes right after a failure which
-        followed a pass, and one that fails right after a failure. None is needed once both were
-        seen, or if there is only one item, or if a hang is searched for, because a device that hung
-        is reset.
+        If a failure makes the next run fail, or pass, whatever its job is, every trial may agree
+        with a wrong answer. Two trials rule that out: one that passes right after a failure that
+        followed a pass, and one that fails right after a failure. No trial is needed once both were
+        seen, if there is only one item, or if the symptom is a hang, because a device that hung is
+        reset.
         """
         broke = self.evidence.changed[self.evidence.broke]
         if self.errs or self.apart or self.n == 1 or not len(broke):
@@ -440,7 +447,7 @@ class Search:
         if self._prover:
             wanted = self._prover.wanted
         if wanted is not None and wanted.reason not in SURPRISES:
-            return None  # the proof's own next trials may show both
+            return None  # the next trials of the proof may show it
         if not clears and outcomes[-1] == "pass":
             return Wanted(self._breaking(), REPEATS)
         if not clears:
@@ -456,8 +463,8 @@ class Search:
 
     def _follows(self) -> tuple[list[str], bool, bool]:
         """Return three values: all outcomes, after an assumed pass of the good job; True if a pass,
-        a failure and a pass followed one another at least once; True if a trial showed the symptom
-        right after a failure.
+        the symptom and a pass followed one another at least once; True if a trial showed the
+        symptom right after a failure.
         """
         outcomes = ["pass", *(outcome for _, outcome in self.history if outcome != REFUSED)]
         trios = list(zip(outcomes, outcomes[1:], outcomes[2:], strict=False))
@@ -474,10 +481,10 @@ class Search:
 
     def _bad_itself(self) -> Wanted | None:
         """Return the bad job as the next trial, if it did not run yet: if it passes on this device,
-        nothing can be found.
+        the search has nothing to find.
 
-        It is the last trial of a proof. It runs earlier if the last trial failed and earlier trials
-        have already shown that a failure leaves no state.
+        The bad job is the last trial of a proof. It runs earlier if the last trial failed and
+        others have shown that a failure leaves no state.
         """
         everything = self._all
         if self.errs or self.everything.seen(everything):
@@ -490,9 +497,9 @@ class Search:
         return None
 
     def _breaking(self) -> Array:
-        """Return a set that probably breaks the job and was not tried yet: all items, or all
-        without some items that are not in the smallest failing set. If all these were tried, return
-        that smallest failing set.
+        """Return a set that probably breaks the job and was not tried yet: all items, or all items
+        but some outside of the smallest failing set. If these were tried, return the smallest
+        failing set.
         """
         evidence = self.evidence
         smallest = evidence.changed[evidence.broke]
@@ -576,9 +583,9 @@ class Search:
         return True
 
     def _stage_takes(self, subset: Array, outcome: str) -> None:
-        """Take in the outcome of a set of items, if this is a set of whole parts of the stage."""
+        """Take in the outcome of a set of items, if it consists of whole parts of the stage."""
         if self._question is None and self._prover is None and self.suspects.bits < LATE:
-            # this trial was not asked for now, as when a journal is replayed: so the stage may be
+            # the search did not ask for this trial (a journal is replayed), so the stage may be
             # over
             while self._prover is None and self.end is None and self._asked_or_silent() is None:
                 self._advance()
@@ -591,7 +598,7 @@ class Search:
         if refused or not self.errs:
             self._tried.add(changed.tobytes())
         if refused:
-            # a set that may not be run is avoided as one that hangs, whatever it would do
+            # a refused set counts as one that hangs, so that it is avoided
             outcome = "hang"
         if refused and self.symptom == "hang":
             return
@@ -606,11 +613,9 @@ class Search:
             self.suspects.tell(changed, failed)
 
     def _always_hangs(self, changed: Array) -> bool:
-        """True if the set is one part, and every trial of this stage that changed the part hung:
-        then the part alone does not show a failure, because it always hangs.
-
-        A part that once did not hang together with others hung alone because other parts that it
-        needs were missing.
+        """True if ``changed`` is one part, and every trial of this stage that changed the part
+        hung: then the part alone counts as not failing. A part that hung alone, but not together
+        with others, lacked parts that it needs.
         """
         if np.count_nonzero(changed) != 1:
             return False
@@ -618,8 +623,8 @@ class Search:
         return all(outcome == "hang" for subset, outcome in self._of_stage if subset[part])
 
     def _asked_or_silent(self) -> Question | None:
-        """Return the next question of the stage; if no set distinguishes the explanations any more,
-        return a trial that the most probable explanation still needs.
+        """Return the next question of the stage; if no set distinguishes the explanations, return a
+        trial that the most probable one still needs.
         """
         if self._question is None:
             self._question = self._asked()
@@ -662,7 +667,8 @@ class Search:
         if () in inside and self._good_fails():
             self._finish(((),), End(GOOD_FAILS, self._numbers_of(self._none)))
             return
-        # an explanation with the most items possible may lack further guilty parts
+        # the explanation has as many items as an explanation can have: there may be more guilty
+        # parts
         many = len(guilty) >= MOST and len(self.parts) > MOST
         weighs = self.errs and explained and not many and self._unseen(groups) is None
         if weighs and not self.everything.improbable(inside, POOR):
@@ -751,8 +757,8 @@ class Search:
         return tuple(numbers)
 
     def _opened(self, part: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return smaller parts of a part: its units, if it holds several units and more than
-        ``LARGEST`` items; else its single items.
+        """Split a part: into its units, if it holds several units and more than ``LARGEST`` items;
+        else into its single items.
         """
         units = [unit for unit in self.units if set(unit) < set(part)]
         if units and len(part) > LARGEST:
@@ -760,15 +766,16 @@ class Search:
         return [(item,) for item in part]
 
     def _hiding(self) -> list[int]:
-        """Return the numbers of the parts that probably hang whatever else is changed."""
+        """Return the numbers of the parts that probably hang, whatever is changed together with
+        them.
+        """
         if self.symptom == "hang":
             return []
         return np.flatnonzero(self.couplings.suspect[-1, :-1] > TIED).tolist()
 
     def _merged_proposal(self) -> tuple[Groups, float]:
-        """Return the most probable explanation and its probability, where explanations that differ
-        only in items of one coupled group count as the same: no trial distinguishes them without
-        a hang.
+        """Return the most probable explanation and its probability. Explanations that differ only
+        in items of one coupled group count as one: each trial that distinguishes them hangs.
         """
         together: dict[int, set[int]] = {}
         for tied in self.couplings.tied():
@@ -823,7 +830,7 @@ class Search:
         return End(CONFLICT, (broke, passed))
 
     def _settle(self, outcome: str) -> None:
-        """Take in the outcome of a trial that was repeated because of a contradiction."""
+        """Take in the outcome of a trial that runs again since two trials contradict each other."""
         assert self._doubt is not None
         try:
             self._doubted = self._doubt.send(outcome)

@@ -30,8 +30,8 @@ from npulab.analysis.bisect.kinds import (
     size,
 )
 
-# How probable each kind (shape, dual) is before the first trial. A single item at 0.46 costs 1.1
-# bits more than a search that knows that it is a single item.
+# The probability of each kind (shape, dual) before the first trial. With 0.46, a search for a
+# single item costs 1.1 bits more than one that knows that it is a single item.
 PRIOR = {
     ("one", False): 0.46,
     ("two", False): 0.18,
@@ -41,7 +41,8 @@ PRIOR = {
     ("mixed", False): 0.03,
     ("mixed", True): 0.005,
 }
-# How probable it is before the first trial that many items fail together, or each of them alone.
+# The probability, before the first trial, that many items fail together (False), or that each of
+# many items fails alone (True, the dual).
 MANY = {False: 0.02, True: 0.02}
 # Explanations of many items take time, so they are added only when the explanations of one or two
 # items together are less probable than this.
@@ -56,42 +57,52 @@ NEGLIGIBLE = 1e-6
 # Errors do not explain a number of contradictions that is less probable than this. The limit is
 # small because the number is tested after every trial, not once.
 UNEXPLAINED = 1e-4
-# Explanations in the sample by which a question is weighed: more take longer, fewer are less exact.
+# A question is weighed by a sample of this many explanations: more take longer, fewer are less
+# exact.
 SAMPLE = 900
-# Levels with a smaller probability than this are left out of the sample; so are levels below a
-# hundredth of the probability that the most probable level is wrong.
+# The sample leaves out levels with a lower probability than this, and levels below a hundredth of
+# the probability that the most probable level is wrong.
 UNSEEN = 1e-3
-# The search for a question begins with so many random sets; each changes one of these shares of the
-# items.
+# The search for a question begins with CANDIDATES random sets; each changes a share of the items
+# that is one of DENSITIES.
 CANDIDATES = 24
 DENSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9)
-CLOSE = 0.01  # bits below the most that an outcome can give: then no better set is searched for
-STEPS = 12  # most groups that are changed to improve a set; limits the time for a question
-# Decimals to which worths in bits are rounded, so that equally good sets are equal on every
-# machine, in whatever order it adds, and every machine asks for the first of them.
+# A set is not improved if its worth is this close, in bits, to the highest possible worth.
+CLOSE = 0.01
+# A set is improved in at most this many steps, to limit the time for a question.
+STEPS = 12
+# The worth of a set in bits is rounded to this many decimals: then sets of one worth are equal in
+# whatever order a machine adds, and every machine asks for the first of them.
 DIGITS = 9
-RISE = 1e-9  # a step must gain more bits than this, which is the rounding
+# A step that improves a set must gain more bits than this, the error of rounding.
+RISE = 1e-9
 # Bits that are added to the worth of a set that a likely explanation names, so that this set is
 # tried in the end.
 CONFIRM = 0.02
-HEAVIEST = 3  # most likely explanations, and most groups of each, whose items are tried as a set
-SILENT = 1e-5  # bits: a set whose outcome gives less is not asked for
-HANG_COST = 10.0  # a hang costs as much as so many runs, since the device is reset
-HANG_SAYS = 0.2  # factor on the entropy of a hang, for what a hang adds to the worth of a question
-CERTAIN = 0.95  # a set that hangs with a higher probability is not asked for
+# The items of groups of this many most likely explanations, and at most this many groups of each,
+# are tried as sets.
+HEAVIEST = 3
+# A set whose outcome gives fewer bits is not asked for.
+SILENT = 1e-5
+# A hang costs as much as this many runs, since the device is reset.
+HANG_COST = 10.0
+# A hang gives information, too: its entropy counts with this factor in the worth of a question.
+HANG_SAYS = 0.2
+# A set that hangs with a higher probability is not asked for.
+CERTAIN = 0.95
 # A question that keeps coupled items together is good enough if it gives more than ENOUGH bits and
 # its probability of a hang is below FEARED.
 ENOUGH = 0.4
 FEARED = 0.2
-# With more items than this the size of the table is not computed from its pairs: it exceeds
-# ``LISTED`` anyway.
+# With more items than this, a table of all pairs and third items is larger than ``LISTED``, so its
+# size is not computed.
 TABLE_ITEMS = 2000
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """One explanation and how probable it is: the job fails if all items of any of ``groups`` are
-    changed.
+    """One explanation and its probability: the job fails if all items of at least one of ``groups``
+    are changed.
 
     If there are no groups, no set fails; if a group is empty, every set fails.
 
@@ -199,8 +210,8 @@ class Suspects:
     def _ask_coupled(
         self, search: _Search, couplings: Couplings, items: Array
     ) -> list[tuple[float, Question]]:
-        """Return questions with their worth, as (worth, question), if some items hang unless they
-        are changed together.
+        """Return pairs (worth, question) for items of which some hang unless they are changed
+        together.
 
         The first question keeps coupled items together. A second one may change any item; it is
         left out if no trial hung and the first gives enough information.
@@ -230,8 +241,8 @@ class Suspects:
         summed: dict[Groups, float] = {}
         for kind, level in best[: count + 2]:
             found = kind.draw(level.level, 4 * count, math.exp(level.log_mass), rng)
-            # if only some explanations of the level were drawn, their weights add up to that of the
-            # whole level
+            # the weights of the drawn explanations add up to that of the whole level, so each is
+            # scaled down
             share = min(1.0, len(found.weights) / level.size)
             for row, weight in enumerate(found.weights):
                 groups = found.groups(row)
@@ -241,8 +252,8 @@ class Suspects:
 
     @property
     def shares(self) -> Array:
-        """``(n,) float``: for each item the probability that the explanation names it, computed
-        from a sample of the explanations.
+        """``(n,) float``: for each item the probability that the true explanation names it, from a
+        sample of the explanations.
         """
         cells = self._sample(np.random.default_rng((self.seed, self.trials)))
         named = np.zeros(self.n)
@@ -273,9 +284,8 @@ class Suspects:
         return 1 - fewer > UNEXPLAINED
 
     def _log_shares(self, level: Array, trials: int) -> Array:
-        """Return ``(levels, flake rates)``: the log probability that just so many of the trials
-        contradict the true explanation, for each level (a number of contradictions) and each flake
-        rate.
+        """Return ``(levels, flake rates)``: the log probability that exactly ``level`` of the
+        trials contradict the true explanation, for each level and each flake rate.
         """
         wrong = level[:, None]
         errors: Array = wrong * np.log(self._flakes)
@@ -314,7 +324,7 @@ class Suspects:
             self._wake()
 
     def _inferred_flake(self) -> float:
-        """Return the mean flake rate over the explanations that are left."""
+        """Return the mean flake rate over the explanations that were not dropped."""
         levels = np.array([level.level for _, level in self._cells])
         logs = self._log_shares(levels, self.trials)
         shares = np.exp(logs - np.logaddexp.reduce(logs, axis=1)[:, None])
@@ -358,9 +368,8 @@ def _table_size(shape: str, n: int) -> int:
 
 
 class _Sets(NamedTuple):
-    """Q sets made of whole groups: the groups in each ``(Q, G) bool``, the items in each ``(Q, n)
-    bool``, and for each of H explanations the counts ``lacks`` and ``has`` ``(H, Q)`` of
-    ``_Scorer``.
+    """Q sets of whole groups: ``groups (Q, G) bool`` and ``items (Q, n) bool`` of each set, and
+    ``lacks (H, Q)`` and ``has (H, Q)``, the counts of ``_Scorer`` for H explanations.
     """
 
     groups: Array
@@ -410,8 +419,8 @@ class _Search:
 
     def _candidates(self, scorer: _Scorer, drawn: Array) -> tuple[_Sets, int]:
         """Return the sets from which the search begins, and how many of them come from likely
-        explanations. These are first: the items of each failing group, and all but these; then
-        come all items, no item, and random sets.
+        explanations. The first sets are those of likely explanations: the items of a failing group,
+        and all others. Then come all items, no item, and random sets.
         """
         groups = scorer.groups
         random = self.rng.random((CANDIDATES, len(drawn)))
@@ -431,7 +440,7 @@ class _Search:
         """
         at = self._first(worth, sets.items)
         best, here = float(worth[at]), sets.only(at)
-        # with couplings it is not known which worth is the highest possible
+        # with couplings, the highest possible worth is not known
         enough = math.inf
         if not self.couplings:
             enough = float(_outcome_bits(np.array(0.5), self.flake)) - CLOSE
@@ -453,14 +462,14 @@ class _Search:
         hangs = np.array(0.0)
         if self.couplings:
             hangs = -np.expm1(-self.couplings.rates(sets.items))
-        # a hang gives information too, in proportion to that of the question
+        # a hang gives information, too: in proportion to the bits of the question
         says = 1 - hangs + HANG_SAYS * entropy(hangs)
         gain = _outcome_bits(scorer.fails(sets), self.flake) * says / (1 + HANG_COST * hangs)
         return np.round(gain, DIGITS)
 
     def _first(self, worth: Array, items: Array) -> int:
-        """Return the number of the set of the highest worth that was not tried. In ``worth``, tried
-        sets become 0.
+        """Return the number of the set with the highest worth that was not tried. Sets in ``worth``
+        that were tried are set to 0.
         """
         while True:
             at = int(np.argmax(worth))
@@ -474,10 +483,9 @@ class _Scorer:
     n) bool`` fails.
 
     ``lacks`` is the number of items in ``needs`` that the set does not change, ``has`` the number
-    of items in ``ones`` that it changes. A dual explanation counts unchanged items instead: if a
-    further group is changed, its counts fall where those of another explanation rise. The counts
-    are no matrix products: these would be so small that a BLAS with several threads would spend its
-    time on waking them.
+    of items in ``ones`` that it changes. A dual explanation counts unchanged items instead: if one
+    more group is changed, its counts move the other way. Counts are not computed as matrix
+    products: these are so small that a BLAS would spend its time on waking threads.
     """
 
     def __init__(self, cells: Cells, groups: Array) -> None:
@@ -485,8 +493,8 @@ class _Scorer:
         self.cells = cells
         self.groups = groups
         self.weights = cells.weights / cells.weights.sum()
-        # by item: the number of its group; G for an item in no group, and for the fill -1, which is
-        # the last place
+        # for each item: the number of its group, or G for no group; index -1, which fills rows,
+        # gives G
         label = np.full(n + 1, len(groups))
         grouped = groups.any(axis=0)
         label[:n][grouped] = groups.argmax(axis=0)[grouped]
@@ -505,8 +513,8 @@ class _Scorer:
         return counts[:, :-1]
 
     def sets(self, groups: Array) -> _Sets:
-        """Return the sets that change these groups ``(Q, G) bool``; of each explanation, also how
-        many of its items each set lacks, and how many it has.
+        """Return the sets that change ``groups (Q, G) bool``, with the counts ``lacks`` and ``has``
+        of each explanation.
         """
         items = groups @ self.groups
         nothing = np.zeros((len(items), 1), bool)
@@ -522,7 +530,7 @@ class _Scorer:
         return _Sets(groups, items, lacks + self.cells.never[:, None], has)
 
     def moved(self, of: _Sets) -> _Sets:
-        """Return G sets; each differs from the set ``of`` in one group."""
+        """Return G sets; set g differs from the set ``of`` in group g."""
         step = np.where(of.groups[0], -1, 1).astype(np.int8)
         return _Sets(
             of.groups ^ np.eye(len(self.groups), dtype=bool),

@@ -15,13 +15,14 @@ from npulab.analysis.edited import edited_job, is_inserted, is_job, number_of
 from npulab.analysis.records import BUFFER, BYTES, OTHERS
 from npulab.support.text import plural
 
-# what a symptom does: of one part, and of several
+# The verb of each symptom: with one part as its subject, and with several.
 VERBS = {
     "hang": ("hangs it", "hang it"),
     "fail": ("breaks it", "break it"),
     "poisons": ("spoils the job after it", "spoil the job after it"),
 }
-# what a no-operation in place of an inserted (True) or left out job shows
+# What trials with a no-operation showed, by (True if the job is inserted, False if it is left out;
+# what of the job matters).
 SHOWS = {
     (True, EFFECT): "what {job} does {verb}",
     (True, TOKENS): "the tokens of {job} suffice",
@@ -32,15 +33,16 @@ SHOWS_ELSE = {
     BOTH: "both the tokens of {job} and what it does matter",
     OPEN: "it is open if the tokens of {job} matter or what it does",
 }
-SHOWN = 6  # most parts of a group, groups, and trials that a sentence names
+# A sentence names at most this many groups, parts of a group, and trials.
+SHOWN = 6
 
 
 class Words:
     """The sentences of one bisection.
 
-    ``differences`` are the parts that it may change. ``jobs`` is the number of jobs of the good
-    capture. ``spoils`` is True if the symptom is that the next job is spoiled. ``kinds`` are the
-    kinds of the jobs of the good and of the bad capture, if known. ``lone`` are the texts of
+    ``differences`` are the parts that a trial may change. ``jobs`` is the number of jobs of the
+    good capture. ``spoils`` is True if the symptom is that the next job is spoiled. ``kinds`` are
+    the kinds of the jobs of the good and of the bad capture, if known. ``lone`` are the texts of
     ``lone_bytes``.
     """
 
@@ -56,7 +58,9 @@ class Words:
         self.kinds, self.lone = kinds, lone
 
     def _verb(self, of: Search, parts: int) -> str:
-        """Return what a number of parts does, by the symptom: "breaks it"."""
+        """Return the verb of the symptom for a number of parts: "breaks it" for one, "break it" for
+        several.
+        """
         symptom = of.symptom or "fail"
         if self.spoils and symptom == "fail":
             symptom = "poisons"
@@ -90,7 +94,8 @@ class Words:
             if number < len(bad):
                 return bad[number]
         elif part.task < len(good) and good[part.task].startswith(part.block):
-            return good[part.task]  # the block of a start may be another
+            # the writes that start a job may be in another block than the job's words
+            return good[part.task]
         return part.block
 
     def job(self, item: int) -> str:
@@ -102,8 +107,9 @@ class Words:
         return f"{part.a} ({kind})"
 
     def idle(self, of: Search, item: int, idled: Idled, number: int) -> str:
-        """Return what a no-operation in place of a job showed in the trial of this number, counted
-        from 1, and in those like it."""
+        """Return what a no-operation in place of a job showed, as text with the ``number`` of the
+        last such trial, counted from 1.
+        """
         inserted = is_inserted(self.differences[item])
         text = SHOWS_ELSE.get(idled.matters) or SHOWS[inserted, idled.matters]
         text = text.format(job=self.job(item), verb=self._verb(of, 1))
@@ -136,7 +142,7 @@ class Words:
 
     def sentence(self, of: Search) -> str:
         """Return one sentence: the answer of a search, or how many trials it still needs."""
-        left = of.left  # counting them may end the search
+        left = of.left  # ``left`` may end the search, so it comes first
         if of.end is None:
             return f"not found yet: about {plural(left, 'trial')} left after {_cost(of)}"
         write = _ENDS[of.end.how]
