@@ -5,8 +5,8 @@ is ``data``. A bit that moves outputs that no single weight or bias could move i
 ``length`` if it moves only outputs of weights after it in the stream. A bit whose flip makes the
 run hang is ``hang``.
 
-A ``dead`` bit moved nothing in all trials: not alone, not with all dead bits at once, and not with
-random halves of them. All trials had the given inputs, and bits that were not flipped had their
+A ``dead`` bit moved nothing in any trial: not alone, not with all dead bits at once, and not with
+random halves of the dead bits. All trials had the given inputs, and all other bits kept their
 values in the buffer.
 """
 
@@ -84,11 +84,11 @@ def scan(
     """Find the kind of each bit of ``data``, by calls of ``run(data, given)``, which returns the
     array of outputs, None for a hang, or ``Guessed`` for a hang that a simulated device guesses.
 
-    ``inputs`` are the values of ``given``, or each is a ``Probe``. The first is used most: it
+    ``inputs`` are the values of ``given``, or each is a ``Probe``. The first input is used most: it
     should show as many weights as possible, each in an output of its own (``impulses`` makes such
     images). A bit that moves nothing with any input is called dead; another input may still show
-    it. ``layer`` states shapes, stride, padding and zero points: with it outputs are ``(H, W,
-    C)``, inputs are ``(H, W, C)`` arrays or probes with an image, and data bits are mapped to their
+    it. ``layer`` states shapes, stride, padding and zero points: with it outputs are ``(H, W, C)``,
+    inputs are ``(H, W, C)`` arrays or probes with an image, and data bits are mapped to their
     weight. Without it the last axis of an output is taken for the channels, if there are several
     axes.
 
@@ -167,17 +167,18 @@ def scan_capture(
     ``device.run(capture)`` runs a capture. ``inputs`` are captures, or probes whose ``given`` is a
     capture; they differ from ``capture`` in their input, and in words that are not scanned;
     ``layer`` is then the layer of these inputs. Without ``inputs`` they are made from the layer
-    that the capture lifts to: impulses and a random image. If a buffer is scanned in which the
-    maps say of no records, each of these is run with several output scales, from one at which an
-    output step is one accumulator unit to one at which no output reaches the end of its type. Only
-    shapes, stride, padding and zero points of the lifted layer are used, and every output channel
-    is taken to read all input
-    channels. Words whose opcode names another block are not run and count as a hang; so
-    does a run after which a ``Probed`` device does not run its known-good capture. ``options`` are
-    those of ``scan``; ``scanned_fields`` sorts a scan of words or records by field.
+    that the capture lifts to: impulses and a random image. If the maps describe no records in the
+    scanned buffer, each of these inputs is run with several output scales: from an output step of
+    one accumulator unit to a step at which no output reaches the end of its type. Only shapes,
+    stride, padding and zero points of the lifted layer are used, and every output channel is taken
+    to read all input channels. Words whose opcode names another block are not run and count as a
+    hang; a run counts as a hang, too, if a ``Probed`` device cannot run its known-good capture
+    afterwards. ``options`` are those of ``scan``; ``scanned_fields`` sorts a scan of words or
+    records by field.
 
-    Runs that a device with controls (``captures.controlled``) takes back are made again; what
-    is not executed or refused counts as a hang, but a bit that is refused alone is ``unknown``.
+    Runs that a device with controls (``captures.controlled``) takes back are made again. A run that
+    was not executed or was refused counts as a hang; a bit that is refused if flipped alone is
+    ``unknown``.
 
     Raises ValueError for a missing buffer or task, and for a layer that cannot be lifted or
     lowered; Unusable, an OSError, if controls do not hold any more.
@@ -254,8 +255,8 @@ def _with_controls(
     journal: Journal | None = None,
     **options: Any,
 ) -> Scan:
-    """Scan with a device that may take runs back. The scan then begins again, with a journal of the
-    runs that still count.
+    """Scan with a device with controls. If it takes runs back, the scan begins again, with a
+    journal of the runs that still count.
     """
     kept = journal
     if kept is None:
@@ -283,8 +284,8 @@ def _with_controls(
 
 
 def _take_back(journal: Journal, counted: list[bool], count: int) -> None:
-    """Take back the last ``count`` answers of a device, and runs without an answer after the first
-    of them.
+    """Remove the last runs from a journal, until ``count`` of the removed runs had an answer (True
+    in ``counted``).
     """
     while count and counted:
         count -= counted.pop()
@@ -303,9 +304,7 @@ def _why_refused(run: _Runner, base: Capture, changed: bytes) -> str:
 
 
 def _without_refused(found: Scan, data: bytes, why: Callable[[bytes], str]) -> Scan:
-    """The scan, in which bits that were never flipped alone, because that is refused, are
-    ``unknown`` and not ``hang``.
-    """
+    """The scan with bits of kind ``hang`` as ``unknown`` if ``why`` refuses to flip them alone."""
     kinds, certain = found.kinds.copy(), found.certain.copy()
     # a refused run counted as a hang, so that the scan avoids its bits
     for bit in np.flatnonzero(kinds == "hang").tolist():

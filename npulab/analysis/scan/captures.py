@@ -19,10 +19,11 @@ from npulab.captures.registry import target
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import QUANTIZED, QuantParams
 
-# number of output scales with which every input is run; at each a step is 4 times as many
-# accumulator units as before
+# Every input is run with this many output scales; each output step is 4 times as many accumulator
+# units as the step before.
 NEAR = 4
-NOISE = 8  # the values of a random image reach an eighth of an impulse
+# The largest value of a random image is an impulse divided by this.
+NOISE = 8
 
 Reached = list[list[tuple[int, int]]]
 
@@ -39,12 +40,12 @@ def impulses(layer: Conv2D, amplitude: int = 1) -> list[Array]:
     depth = layer.input_shape[2]
     rows = {row for row, _ in chain.from_iterable(down)}
     columns = {column for column, _ in chain.from_iterable(across)}
-    # taps that no image shows yet, by input channel
+    # by input channel: the taps (row, column) that no image shows yet
     missing = [set(product(rows, columns)) for _ in range(depth)]
     images = []
     while any(missing):
         image = np.zeros(layer.input_shape, np.int64)
-        # a depthwise channel has outputs of its own
+        # each channel of a depthwise layer has outputs of its own
         taken = np.zeros((depth, *layer.output_shape[:2]), bool)
         for channel in range(depth):
             own = taken[0]
@@ -77,10 +78,9 @@ def _reached(axis: int, layer: Conv2D) -> Reached:
 def _best_place(
     down: Reached, across: Reached, missing: set[tuple[int, int]], taken: Array
 ) -> tuple[int, int] | None:
-    """(row, column) of the impulse that shows most of the missing taps in outputs that are still
-    free; the first if there are several, None if there is none.
-
-    Only the first impulse of an image may use the last free output.
+    """The place (row, column) of the impulse that shows most ``missing`` taps in outputs that no
+    other impulse uses (``taken`` is False); the first such place, or None if there is none. Only
+    the first impulse of an image may use all outputs: else one shows the bias alone.
     """
     best, most = None, 0
     used = np.count_nonzero(taken)
@@ -118,8 +118,8 @@ def reader(capture: Capture) -> Callable[[bytes], Array]:
 def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], Array]:
     """Return the type of an element and the places of its bytes in the output.
 
-    To find the places, outputs are lifted in which each byte holds its own number, one digit of
-    base 256 at a time.
+    To find the places, outputs are lifted in which each byte holds a digit (base 256) of its own
+    number, once for each digit.
     """
     numbers, places, dtype = np.arange(size), np.zeros(1, np.int64), np.dtype(np.uint8)
     for digit in range(math.ceil(math.log(max(size, 2), 256))):
@@ -127,8 +127,8 @@ def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], Array]:
         lifted = target(capture.target).lift(capture.with_buffers(output=code)).output
         if lifted is None:
             raise ValueError(
-                f"capture {capture.name}: got an output that the target does not lift, allowed "
-                "is one that it lifts"
+                f"capture {capture.name}: got an output that ``lift`` of its target does not "
+                "return, allowed is one that it returns"
             )
         dtype, raw = lifted.dtype, np.ascontiguousarray(lifted)[..., None].view(np.uint8)
         places = places + raw.astype(np.int64) * 256**digit
@@ -188,8 +188,8 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
     every = opened(layer)
     # the first image that shows a bias alone
     lone = next(i for i, image in enumerate(images) if np.any(readings(every, image)[0] == NO_TAP))
-    # The order of a bit can be read if the bit moves an output by at least 4 steps, and not to the
-    # end of its type.
+    # The order of a bit shows if the bit moves an output by at least 4 steps, and not to the end of
+    # the output's type.
     window = info.bits - 1
     steps = [(i, high * 4**power) for power, i in product(range(NEAR), range(len(images)))]
     for power in (0, window // 2, *range(window, ACCUMULATOR_BITS, window - 2)):
@@ -201,8 +201,8 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
             probes.append(Probe(given, images[i], float(step), float(middle)))
     if not probes:
         raise ValueError(
-            f"capture {capture.name}: got a target that cannot lower other output scales, allowed "
-            "is one that can, or inputs of your own"
+            f"capture {capture.name}: got a target whose ``lower`` refuses other output scales, "
+            "allowed is one that takes them, or inputs of your own"
         )
     return probes
 

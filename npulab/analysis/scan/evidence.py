@@ -27,16 +27,16 @@ from npulab.quant.layers import Conv2D
 from npulab.support.executors import AHEAD, Pool, Started
 from npulab.support.text import plural
 
-# A set of at most so many bits that moves exactly one output is split into single bits at once, not
+# If a set of at most this many bits moves exactly one output, it is split into single bits, not
 # into halves.
 FEW = 16
 Runner = Callable[[bytes, Any], "Array | Guessed | None"]
-Asked = tuple[bytes, Any]  # the data and the input of a run
+Asked = tuple[bytes, Any]  # a run: the bytes of the buffer, and the input
 
 
 class Runs:
-    """The runs of a device with changed copies of a buffer, counted. If the journal has a run, it
-    is taken from there and not made again.
+    """The runs of a device with changed copies of a buffer, and their number. A run that the
+    journal holds is not made again.
     """
 
     def __init__(
@@ -53,18 +53,19 @@ class Runs:
         self.run, self.probes, self.votes, self.journal = run, probes, votes, journal
         self.facts = facts
         self.count = self.hangs = self.guessed = 0
-        # turns what a run gives into outputs; the workers that make runs, if there are any
+        # turns the result of a run into the array of outputs
         self.read: Callable[[Any], Array] = np.array
+        # the workers that make runs; None without workers
         self.pool: Pool[Asked, Any] | None = None
-        self._first: dict[int, Array] = {}  # the first output of each input, by its index
-        # runs on the way to workers, by the bits that are flipped and the index of the input
+        # the first output that each input gave, by the index of the input
+        self._first: dict[int, Array] = {}
+        # runs that workers have begun, by the flipped bits and the index of the input
         self._begun: dict[tuple[bytes, int], deque[Started[Asked, Any]]] = {}
 
     def begin(self, sets: Iterable[Array], index: int) -> None:
-        """Let workers begin the runs that will be asked for next, each with one of these sets of
-        bits flipped.
-
-        Nothing is begun without workers, or as long as runs come from the journal.
+        """Let workers begin the runs that ``ask`` will need next: one run for each of ``sets``,
+        with its bits flipped. Nothing is begun without workers, or as long as runs come from the
+        journal.
         """
         if self.pool is None or (self.journal is not None and self.count < len(self.journal)):
             return
@@ -91,8 +92,8 @@ class Runs:
     def ask(self, flips: Array, index: int, reason: str) -> Array | None:
         """The output with the bits ``flips`` flipped and the input ``index``.
 
-        It is the median of the votes that have the most common shape, of two middle values the
-        lower one. None for a hang: at least half of the votes hung.
+        Of several runs (votes) it is the median, of two middle values the lower one, over the
+        outputs of the most common shape. None for a hang: at least half of the runs hung.
         """
         outputs = []
         for _ in range(self.votes):
@@ -130,8 +131,9 @@ class Runs:
         return output
 
     def _outcome(self, output: Array | None, guessed: bool, index: int) -> str:
-        """The outcome of a run for the journal: it passes if the output is the first of its
-        input."""
+        """The outcome of a run for the journal: "pass" if the output equals the first output of the
+        same input.
+        """
         if guessed:
             return Guessed("hang")
         if output is None:
@@ -141,8 +143,9 @@ class Runs:
         return "fail"
 
     def _kept(self, trial: Trial, names: tuple[str, ...], index: int) -> Array | None:
-        """The output that the journal has for this run; raises ValueError if its trial is another
-        run."""
+        """The output that the journal has for this run; raises ValueError if the journal has
+        another run in this place.
+        """
         given, data = trial.more.get("input"), trial.more.get("data")
         if (trial.subset, given, data) != (names, index, self.name):
             asked = ", ".join(names[:3]) or "nothing changed"
@@ -208,21 +211,21 @@ def _from_json(trial: Trial) -> Array | None:
 
 @dataclass(eq=False)
 class Piece:
-    """Bits that are flipped at once. ``bound`` are the outputs that they can move, ``moved`` those
-    that they moved; both are sets of outputs, as the bits of an int.
+    """Bits that are flipped at once. ``bound`` are the outputs that these bits can move, ``moved``
+    those that they moved; bit i of either int stands for output i.
     """
 
     bits: Array
     bound: int
     moved: int = 0
-    # True if the piece that was halved to make this one moved the same outputs as both halves
+    # True if this piece, its other half, and the piece that was halved all moved the same outputs
     alike: bool = False
 
 
 class Evidence:
     """All that is known of each bit of a buffer, and the runs that find out more.
 
-    ``kinds`` has the kind of each bit; "" stands for a bit that may be flipped. ``effects`` has for
+    ``kinds`` has the kind of each bit; "" stands for a bit without a kind yet. ``effects`` has for
     each bit the effects of flipping it alone, one for each view under which it moved an output.
     ``unmoved`` has for each bit the numbers of the views under which it moved nothing alone.
     """
@@ -234,26 +237,27 @@ class Evidence:
         self.bits, self.count = runs.bits, len(runs.bits)
         self.kinds = np.full(self.count, "", "U7")
         self.certain = np.ones(self.count, bool)
-        # bits that moved an output together with other bits, and none alone
+        # bits that moved an output if flipped together with other bits, but not alone
         self.together = np.zeros(self.count, bool)
-        # bits that hung the device together with other bits, not alone
+        # bits that hung the device if flipped together with other bits, but not alone
         self.fragile = np.zeros(self.count, bool)
         # sets of bits that move an output if flipped together, but not alone
         self.sets: list[tuple[int, ...]] = []
         # sets of bits that hang the device if flipped together, but not alone
         self.hanging: list[tuple[int, ...]] = []
-        # (view, bits) of sets that moved something while no part of them did
+        # (number of a view, bits) of each set that moved something although none of its parts did
         self.joint: list[tuple[int, Array]] = []
         self.views: list[View] = []
         self.effects: dict[int, list[Effect]] = {}
         self.unmoved: dict[int, set[int]] = {}
-        self.news: set[int] = set()  # bits with effects that Weights.place has not used yet
+        # bits with effects that ``Weights.place`` has not used yet
+        self.news: set[int] = set()
         self.notes: list[str] = []
 
     # ---- runs ----
 
     def ask(self, bits: Array, number: int, reason: str) -> Array | None:
-        """The output under a view if the ``bits`` are flipped as well; None for a hang."""
+        """The output under the view ``number`` if ``bits`` are flipped, too; None for a hang."""
         view = self.views[number]
         return self._asked(np.setxor1d(bits, view.base), view.index, reason)
 
@@ -264,10 +268,10 @@ class Evidence:
         return output
 
     def look(self, index: int, base: Array | None = None) -> int:
-        """Add a view, which is the buffer with the bits ``base`` flipped for good, run with an
-        input; return the number of the view. It is run twice.
+        """Add a view: the buffer with the bits ``base`` flipped, run twice with the input
+        ``index``. Return the number of the view.
 
-        Raises ValueError if it hangs, or if the second run gives another output.
+        Raises ValueError if a run hangs, or if the second run gives another output.
         """
         if base is None:
             base = np.zeros(0, np.int64)
@@ -313,15 +317,16 @@ class Evidence:
         self.effects.pop(bit, None)
 
     def note(self, number: int, piece: Piece, output: Array) -> None:
-        """Record which outputs within its bound a piece moved; for a single bit also by how
-        much."""
+        """Record the outputs that a piece moved among those that it can move (``bound``); for a
+        single bit, also by how much.
+        """
         view = self.views[number]
         piece.moved = as_set(view.moved(output)) & piece.bound
         bit = int(piece.bits[0])
         if len(piece.bits) > 1:
-            # Flipped at once, the bits of a bias can cancel each other to a change of one step, and
-            # the bits of a weight may hide that step in some outputs. So a piece that moves more
-            # than half of a channel is taken to move all of it.
+            # Flipped at once, the bits of a bias can cancel to a change of one step, which the bits
+            # of a weight may hide in some outputs. So a piece that moves more than half of the
+            # outputs of a channel is assumed to move all of them.
             for outputs in view.channels:
                 if 2 * (piece.moved & outputs).bit_count() > outputs.bit_count():
                     piece.moved |= outputs
@@ -370,8 +375,9 @@ class Evidence:
                 level += [half for half in (first, second) if half.moved]
                 self.joined(number, piece, [first, second])
             level = [piece for piece in level if piece.moved and len(piece.bits) > 1]
-        # All bits of a bias move the same outputs, those of its channel, so each needs a run of its
-        # own. They are measured last, so that these runs can flip all other single bits too.
+        # All bits of a bias move the same outputs, those of its channel, so each bit needs a run of
+        # its own. Bits of biases are measured last: then their runs can flip all other single bits,
+        # too.
         self.measure(number, list(chain.from_iterable(singles for _, singles in apart)))
         for piece, singles in apart:
             self.joined(number, piece, singles)
@@ -393,7 +399,7 @@ class Evidence:
     def _measure_packs(self, number: int, packs: Iterable[list[Piece]]) -> list[Piece]:
         full = [pack for pack in packs if pack]
         parts = []
-        # each pack is first run as a whole, whatever other packs show
+        # the first run of a pack flips the whole pack, whatever other packs show
         for first in range(0, len(full), AHEAD):
             part = full[first : first + AHEAD]
             self._begin(number, part)
@@ -422,7 +428,7 @@ class Evidence:
             return halves + self._measure_packs(number, [[half] for half in halves])
         strays = 0
         if output is not None:
-            bound = sum(piece.bound for piece in pack)  # a union: no two pieces share an output
+            bound = sum(piece.bound for piece in pack)  # a union, as no two share an output
             strays = as_set(self.views[number].moved(output)) & ~bound
         if output is None or (strays and len(pack) > 1):
             middle = len(pack) // 2
@@ -430,8 +436,8 @@ class Evidence:
         for piece in pack:
             piece.bound |= strays
             self.note(number, piece, output)
-        # A control bit that is flipped alone may move other outputs than if further bits are
-        # flipped: so it gets a run of its own.
+        # A control bit may move other outputs alone than together with further bits, so it gets a
+        # run of its own.
         loud = [piece for piece in pack if self._loud(number, piece)]
         if len(pack) == 1 or not loud:
             return []
@@ -484,8 +490,9 @@ def _halves(bits: Array) -> tuple[Array, Array]:
         least, end = 1, 2
 
     def alignment(cut: int) -> tuple[int, int]:
-        """The rank of a cut: the highest bit in which the numbers on both sides differ, then how
-        near it is to the middle."""
+        """The rank of a cut: first the highest bit in which the numbers on its two sides differ,
+        then its nearness to the middle.
+        """
         after = bits[min(cut, len(bits) - 1)]
         return int(bits[cut - 1] ^ after).bit_length(), -abs(2 * cut - len(bits))
 

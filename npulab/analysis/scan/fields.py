@@ -14,7 +14,8 @@ from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
 
 BYTE_BITS = 8
-Place = tuple[int | None, str, Field, int]  # record, block, field, bit at which its words begin
+# A record (None for words), a block, a field of it, and the bit at which the block's words begin.
+Place = tuple[int | None, str, Field, int]
 
 
 def scanned_fields(

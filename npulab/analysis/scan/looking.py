@@ -20,19 +20,25 @@ from npulab.analysis.scan.evidence import Evidence, Piece
 from npulab.analysis.scan.sites import SEVERAL, Effect, View, as_set, from_set
 from npulab.analysis.scan.weights import Weights
 
-# least number of bits that move the same outputs evenly, for these outputs to be taken as a channel
+# If at least this many bits move the same outputs by equal amounts, the outputs count as a channel.
 ALIKE_BITS = 8
-MOST_HALVES = 64  # most random halves of the quiet bits that are flipped under one view
-# inputs with which a larger share of outputs is at the end of its type are used last
+# Under one view, at most this many random halves of the bits that moved nothing are flipped.
+MOST_HALVES = 64
+# Inputs with which a larger share of outputs is at the end of its type are used last.
 SATURATED = 1 / 4
-# The targets to which biases shift the outputs, tried one after the other: each is a distance from
-# the middle of the output's range, as a share of that range.
+# Biases are changed so that outputs move to each of these places in turn: distances from the middle
+# of the output's range, as shares of the range.
 AIMS = (0.0, 0.25, -0.25)
-ROUNDED = 16  # most units in the last place by which a sum of changes of a real output may be off
-HALVES = 4  # number of random halves of the dead bits that are flipped at the end
-MOST_SETS = 16  # a scan looks for at most so many sets of bits that act only together
-LEAST_GROUP = 64  # the widest group of flips has at least so many bits
-GROUPS = 16  # about so many groups of ones, and as many of zeros, cover a buffer
+# If outputs are real numbers, a sum of changes may be off by this many units in the last place.
+ROUNDED = 16
+# At the end, this many random halves of the dead bits are flipped.
+HALVES = 4
+# A scan looks for at most this many sets of bits that act only together.
+MOST_SETS = 16
+# The largest number of bits of a group of flips is at least this.
+LEAST_GROUP = 64
+# About this many groups of ones, and as many of zeros, cover a buffer.
+GROUPS = 16
 
 
 class Looks:
@@ -45,7 +51,9 @@ class Looks:
         self.rng = np.random.default_rng(seed)
 
     def again(self, number: int) -> None:
-        """Flip the bits that have not moved anything once more under a view, in other sets."""
+        """Flip the bits that have not moved anything once more, in other sets, under a view (an
+        input and the bits that stay flipped).
+        """
         known = self.known
         seen, known.together = known.together, known.fragile.copy()
         if number:
@@ -55,7 +63,7 @@ class Looks:
                 parts = self._gaps(known.views[number])
                 known.refine(number, [*parts, *known.measure(number, parts)])
         for _ in range(MOST_HALVES):
-            # a bit that changes an output by less than a step shows only with other bits, or other
+            # if a bit changes an output by less than a step, it shows only with other bits or other
             # inputs
             quiet = known.quiet
             piece = self._tried(number, quiet[self.rng.random(len(quiet)) < 0.5])
@@ -68,8 +76,8 @@ class Looks:
         known.together |= seen
 
     def _tried(self, number: int, bits: Array) -> Piece:
-        """Flip bits at once. Return them as a piece, with the outputs that they moved, but without
-        bits that hang the device only together.
+        """Flip ``bits`` at once. Return them as a piece, with the outputs that they moved; bits
+        that hang the device only together are left out.
         """
         known = self.known
         piece = Piece(bits[~known.together[bits]], known.views[number].everything)
@@ -91,9 +99,10 @@ class Looks:
         return piece
 
     def _gaps(self, view: View) -> list[Piece]:
-        """The bits that have not moved anything, as pieces that are expected to move only the
-        channels of the bits around them; a wrong guess only costs runs. A piece holds only ones or
-        only zeros, and is at most as wide as a group."""
+        """The bits that have not moved anything, as pieces. A piece is expected to move only the
+        channels of the bits before and after it; a wrong guess only costs runs. A piece holds only
+        ones or only zeros, and is at most as wide as a group.
+        """
         self.weights.place()
         known, sites = self.known, self.weights.sites
         placed = sorted(bit for bit, site in sites.items() if site.role != "control")
@@ -114,11 +123,10 @@ class Looks:
         return pieces
 
     def around(self) -> None:
-        """Flip the bits that have not moved anything with the other inputs too.
-
-        Among the views of one image the one with the finest steps goes first, with known bits of a
-        bias flipped if that keeps outputs off the end of their type. After the first view in which
-        no output is at the end, coarser views are left out.
+        """Flip the bits that have not moved anything with all inputs but the first. Of the views of
+        one image the one with the finest output steps goes first; known bits of biases are flipped
+        in it to keep outputs off the end of their type. After the first view in which no output is
+        at the end of its type, views with coarser steps are left out.
         """
         views = self.known.views
         images: dict[Any, list[int]] = {}
@@ -145,8 +153,8 @@ class Looks:
                     break
 
     def _recentred(self, number: int) -> int:
-        """The number of a view with the same input whose outputs saturate less: known bits of
-        biases are flipped to get it. ``number`` itself if no flip helps.
+        """The number of a view with the input of the view ``number`` in which fewer outputs
+        saturate, since known bits of biases are flipped; ``number`` itself if no flip helps.
         """
         view = self.known.views[number]
         full = np.unique(view.channel[~view.free & (view.reads != SEVERAL)])
@@ -158,9 +166,9 @@ class Looks:
     def tell(
         self, roles: tuple[str, ...] = ("weight", "bias", "either"), coarser: bool = False
     ) -> None:
-        """Find the weight or bias, and the order in it, of bits that moved something, by flipping
-        them alone with more inputs; if ``coarser``, only with inputs whose steps are coarser
-        than the steps of the first input.
+        """Flip bits that moved something alone with more inputs, to find their weight or bias and
+        their order in it. If ``coarser``, only inputs with coarser output steps than the first are
+        used.
         """
         views = self.known.views
         self.weights.place()
@@ -170,8 +178,8 @@ class Looks:
                 self._tell(number, roles)
 
     def rest(self) -> None:
-        """Flip bits of biases so that outputs leave the end of their type; then flip again the bits
-        of the weights that these outputs show.
+        """Flip bits of biases so that outputs leave the end of their type; then flip the bits of
+        the weights that these outputs show.
         """
         for view in self.known.views.copy():
             if not view.exact or not view.mapped or len(view.base) or view.step == 1:
@@ -186,8 +194,7 @@ class Looks:
                     self._tell(number, ("weight", "either"))
 
     def _open_channels(self, view: View) -> set[int]:
-        """The channels in which a view shows a weight one of whose bits has an unknown role or
-        order."""
+        """The channels in which a view shows a weight that has a bit of unknown role or order."""
         channels = set()
         for bit, site in self.weights.sites.items():
             if site.tap < 0 or (site.role != "either" and len(self.weights.orders[bit]) < 2):
@@ -211,10 +218,9 @@ class Looks:
         self.weights.place()
 
     def check(self, count: int) -> None:
-        """Flip random halves of the bits of weights: every output must change by the sum of the
-        changes that these bits make alone.
-
-        If an output changes by another amount, the bits that move it are no longer certain.
+        """Flip ``count`` random halves of the bits of weights: every output must change by the sum
+        of the changes that the flipped bits make alone. If an output changes by another amount, the
+        bits that move it are no longer certain.
         """
         known, view = self.known, self.known.views[0]
         alone = self._alone()
@@ -240,8 +246,9 @@ class Looks:
                 )
 
     def _alone(self) -> dict[int, Effect]:
-        """The effect in the first view, by bit, of the bits of weights that move at most half of a
-        channel and no output to the end of its type."""
+        """By bit: the effect in the first view of each bit of a weight that moves at most half of
+        the outputs of a channel, none of them to the end of its type.
+        """
         channel, sites = self.known.views[0].channel, self.weights.sites
         alone = {}
         for bit, effects in self.known.effects.items():
@@ -289,10 +296,9 @@ class Looks:
             rest = np.delete(rest, place - 1)
 
     def _joint_sets(self) -> None:
-        """Find which bits act in the sets that moved something while no part of them did.
-
-        Views in which outputs are rounded are left out, because there the low bits of weights make
-        such sets.
+        """For each set that moved something although none of its parts did, find the bits that act.
+        Views in which outputs are rounded are left out, because the low bits of weights make such
+        sets there.
         """
         known = self.known
         for number, bits in known.joint[:MOST_SETS]:
@@ -304,16 +310,17 @@ class Looks:
             known.together[rest] = False
 
     def _found(self, number: int, bits: Array) -> Array:
-        """Find, among these bits, a set that moves something only together; record it and return
-        its members."""
+        """Find, in ``bits``, a set of bits that move something only together; record the set and
+        return its bits.
+        """
         members = self._members(number, bits)
         self.known.sets.append(tuple(members.tolist()))
         self.known.kinds[members], self.known.certain[members] = "control", False
         return members
 
     def _sets_of(self, number: int, halved: bool) -> None:
-        """Flip the bits that moved nothing, or a random half of them, at once, and take out sets of
-        bits that move something together, until the other bits move nothing.
+        """Flip all bits that moved nothing (if ``halved``, a random half of them) at once, and take
+        out sets of bits that move something together, until the remaining bits move nothing.
         """
         known = self.known
         quiet = known.quiet[~known.together[known.quiet]]
@@ -330,9 +337,7 @@ class Looks:
             bits = np.setdiff1d(piece.bits, self._found(number, piece.bits))
 
     def _members(self, number: int, bits: Array) -> Array:
-        """A few of these bits, enough to move something (or hang the device) when they are flipped
-        at once.
-        """
+        """A few of ``bits`` that move something or hang the device if they are flipped at once."""
         found = bits[:0]
         while not len(found) or not self._moves(number, found):
             rest = np.setdiff1d(bits, found)
@@ -379,8 +384,8 @@ def find_channels(known: Evidence) -> None:
 
 
 def find_hangs(known: Evidence, hang_cost: float, most_hangs: float) -> list[Piece]:
-    """Groups of bits that can be flipped at once without a hang, from one bit up to a share of the
-    buffer; bits that hang the device are found one by one.
+    """Groups of bits that can be flipped at once without a hang, of one bit up to ``widest_group``;
+    bits that hang the device are found one by one.
 
     Ones and zeros are in different groups: then all flips of a run push a weight the same way and
     cannot cancel. After a group that ran, the next group is twice as wide; after a bit that hangs,
@@ -412,8 +417,9 @@ def widest_group(count: int) -> int:
 
 
 def _prefix_share(hang_cost: float) -> float:
-    """The share of a set of bits to flip next, to find which of them hangs the device. It gives the
-    most information for the expected cost of the run, which includes that of a hang.
+    """The share (0 to 1) of a set of bits to flip next, to find the bit that hangs the device: the
+    share that gives the most information for the expected cost of the run, in which a hang costs
+    ``hang_cost`` runs.
     """
     share = np.linspace(0.02, 0.5, 97)
     bits = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
@@ -421,7 +427,7 @@ def _prefix_share(hang_cost: float) -> float:
 
 
 def _runs_together(known: Evidence, groups: list[Piece], bits: Array) -> bool:
-    """True if these bits, flipped at once, do not hang. The bits are then added to the groups."""
+    """True if ``bits``, flipped at once, do not hang; then they are added to ``groups``."""
     output = known.ask(bits, 0, "a group")
     if output is None:
         if len(bits) == 1:
@@ -440,8 +446,8 @@ def _first_hanging(
     share: float,
     most_hangs: float,
 ) -> Array:
-    """Find, in bits that hang the device when flipped at once, the first bit that hangs it; return
-    the bits after that bit, which are not tried yet.
+    """Find the first of the bits ``bad`` that hangs the device; flipped at once, they do. Return
+    the bits after it and ``rest``, which were not tried yet.
     """
     after, measured = [rest], True
     while len(bad) > 1 and known.runs.hangs < most_hangs:
@@ -460,8 +466,8 @@ def _first_hanging(
 
 
 def set_apart(known: Evidence, number: int, bits: Array) -> None:
-    """Find bits that hang the device only together, mark one of them as ``fragile``, so that it
-    stays out of later runs, and record them as a set.
+    """Find bits that hang the device only together, and record them as a set. One of them is marked
+    as ``fragile``, so that it stays out of later runs.
     """
     first = _shortest(known, number, bits, bits[:0])
     chosen, before = bits[first - 1], bits[: first - 1]
@@ -469,12 +475,12 @@ def set_apart(known: Evidence, number: int, bits: Array) -> None:
     if second:
         partner = before[second - 1]
         members = np.array([chosen, partner])
-        # if no bit lies before the partner, the two hang the device without further bits
+        # if no bit lies before ``partner``, ``chosen`` and ``partner`` alone hang the device
         if second > 1:
             members = _hanging(known, number, np.append(before[:second], chosen), members)
         known.hanging.append(tuple(sorted(members.tolist())))
-        # If all bits but the partner run, the partner is set apart instead, because it may hang the
-        # device with more bits than the chosen one.
+        # If all bits but ``partner`` run, ``partner`` is set apart and not ``chosen``, because it
+        # may hang the device together with more bits.
         rest = np.sort(np.append(np.delete(before, second - 1), chosen))
         if known.ask(rest, number, "which hang") is not None:
             chosen = partner
@@ -482,7 +488,7 @@ def set_apart(known: Evidence, number: int, bits: Array) -> None:
 
 
 def _hanging(known: Evidence, number: int, bits: Array, found: Array) -> Array:
-    """A few of these bits, ``found`` among them, enough to hang the device when they are flipped at
+    """A few of ``bits``, with ``found`` among them, that hang the device if they are flipped at
     once.
     """
     while len(found) < len(bits):

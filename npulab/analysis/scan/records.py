@@ -16,7 +16,8 @@ from npulab.support.text import Row, plural, rows_of
 
 KINDS = ("data", "control", "length", "dead", "hang", "unknown")
 PLACE = ("channel", "row", "column", "input_channel", "order", "sign")
-CHANNEL, ROW, ORDER, SIGN = 0, 1, 4, 5  # columns of places; ROW:ORDER is the place of a weight
+# Columns of ``Scan.places``; columns ROW to ORDER (not included) are a weight's place in a channel.
+CHANNEL, ROW, ORDER, SIGN = 0, 1, 4, 5
 COLUMNS = ("first", "bits", "kind", "role", *PLACE[:SIGN], "toward", "sign", "certain")
 NOWHERE = -1
 NO_PLACE = (NOWHERE,) * 5 + (0,)
@@ -49,10 +50,10 @@ class Scan(Answer):
     set move an output or hang the device; flipped alone, none of them does. Their kind is
     "control", not certain.
 
-    ``roles`` ``(N,)`` are "weight", "bias" or "". ``places`` ``(N, 6) int`` are for data bits
+    ``roles`` ``(N,)`` are "weight", "bias" or "". ``places (N, 6) int`` are, for data bits:
     channel, row, column, input channel, order (a bit of order n counts ``2**n`` in its weight or
-    bias) and sign (of the change of the output when the bit is set); -1 (sign: 0) stands for not
-    known. A bias has -1 for row, column and input channel.
+    bias), and sign (of the change of the output if the bit is set). A value that is not known is
+    -1, a sign 0. A bias has -1 for row, column and input channel.
 
     ``runs`` and ``hangs`` count calls of the device, ``guessed`` the hangs that are only a guess of
     a simulated device; ``saturated`` is the share of outputs at the
@@ -120,7 +121,7 @@ class Scan(Answer):
         return frame[list(COLUMNS)]
 
     def _known_places(self, bits: Array) -> pd.DataFrame:
-        """The places of these bits as a DataFrame; a value that is not known is <NA>."""
+        """The ``places`` of these bits as a DataFrame; a value that is not known is <NA>."""
         frame = pd.DataFrame(self.places[bits], columns=list(PLACE)).astype("Int64")
         return frame.mask(frame.lt(0) & (frame.columns != "sign"))
 

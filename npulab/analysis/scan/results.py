@@ -17,7 +17,7 @@ from npulab.captures.target import GUESS
 from npulab.support.text import plural
 
 # If more than this share of the data bits changes a weight by an amount that is no power of two,
-# then the step that was given is probably wrong, and not these bits.
+# the output step that was given is probably wrong.
 ODD = 1 / 10
 
 
@@ -31,7 +31,7 @@ def result(known: Evidence, weights: Weights) -> Scan:
     kinds[quiet] = np.where(known.fragile[quiet], "control", "dead")
     for members in hanging:
         kinds[np.intersect1d(members, quiet)] = "control"
-    certain[quiet] = False  # a bit that moved nothing may move something in another buffer
+    certain[quiet] = False  # a bit that moved nothing here may move something in another buffer
     known.notes += _notes(known, hanging)
     for bit in known.effects.keys() & weights.sites.keys():
         kinds[bit] = "data"
@@ -70,9 +70,7 @@ def result(known: Evidence, weights: Weights) -> Scan:
 
 
 def _notes(known: Evidence, hanging: Sequence[tuple[int, ...]]) -> list[str]:
-    """Return sentences about bits that moved nothing alone: what the runs could not show of
-    them.
-    """
+    """Return sentences on what the runs could not show of bits that moved nothing alone."""
     notes = []
     if known.runs.guessed:
         notes.append(f"{plural(known.runs.guessed, 'run')} hung on the simulated device, {GUESS}")
@@ -125,8 +123,9 @@ def _places_of_bits(known: Evidence, weights: Weights) -> tuple[Array, Array]:
 
 
 def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
-    """Return orders by bit, for bits that only showed in views without a known step. Order 0 is the
-    smallest change that any weight makes, or, for a bias, that any bias makes.
+    """Return the order of each bit that only moved outputs whose step is not known, by bit. The
+    smallest change by a bit of any weight has order 0, and so has the smallest one by a bit of any
+    bias.
     """
     orders: dict[int, int] = {}
     for role in ("weight", "bias"):
@@ -148,8 +147,8 @@ def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
 
 
 def _largest_change(view: View, effect: Effect, role: str) -> float:
-    """Return the largest change of an output that is not at the end of its type; for a weight it is
-    divided by the input that the weight is multiplied with.
+    """Return the largest change, in output steps, of an output that is not at the end of its type.
+    For a weight the change is divided by the input that the weight is multiplied with.
     """
     kept = ~effect.cut
     change = np.abs(effect.change[kept])
@@ -160,8 +159,8 @@ def _largest_change(view: View, effect: Effect, role: str) -> float:
 
 
 def _doubles(places: Array, roles: Array) -> list[int]:
-    """Return the bits that seem to be the same bit of a weight or bias as another bit, and lie
-    apart from the other bits of this weight or bias.
+    """Return the bits that have the place and order of another bit, and lie apart from the other
+    bits of their weight or bias.
     """
     same_place = np.all(places[1:, :ORDER] == places[:-1, :ORDER], axis=1)
     alike = same_place & (roles[1:] == roles[:-1])
@@ -180,8 +179,8 @@ def _doubles(places: Array, roles: Array) -> list[int]:
 
 
 def _lengths(known: Evidence, kinds: Array, roles: Array) -> list[int]:
-    """The control bits that are ``length``: in the channels that they move, they move outputs of
-    weights after them in the stream, and no output of a weight before them.
+    """The control bits of kind ``length``: they move outputs of weights that lie after them in the
+    stream, and none of a weight before them.
 
     A control bit that lies before all weights of its channels is ``length`` only if an earlier
     ``length`` bit moves these channels too.
@@ -195,7 +194,7 @@ def _lengths(known: Evidence, kinds: Array, roles: Array) -> list[int]:
         for view, _, places, *_ in effects:
             first[view][places] = np.minimum(first[view][places], bit)
             last[view][places] = np.maximum(last[view][places], bit)
-    found: dict[int, set[int]] = {}  # the channels that each length bit moves
+    found: dict[int, set[int]] = {}  # for each length bit: the channels that it moves
     for bit in sorted(known.effects):
         if kinds[bit] != "control":
             continue

@@ -19,27 +19,35 @@ from numpy import ndarray as Array
 from npulab.analysis.scan.records import NOWHERE, Probe
 from npulab.quant.layers import Conv2D
 
-NO_TAP, SEVERAL = -1, -2  # items of ``reads`` for an output that reads no weight, or several
-BIAS = -2  # the tap of a bias
-WIDE = 4  # least bytes of a type whose end outputs are likely never to reach
-# The largest share of a channel that a weight is taken to move, if nothing is known of the layer.
+# Items of ``View.reads`` for an output that reads no weight, and for one that reads several.
+NO_TAP, SEVERAL = -1, -2
+# The tap in the ``Site`` of a bit of a bias.
+BIAS = -2
+# Outputs of a type of at least this many bytes probably never reach its lowest or highest value.
+WIDE = 4
+# If no layer is known, a weight is assumed to move at most this share of a channel's outputs.
 LOCAL = 1 / 8
 ACCUMULATOR_BITS = 32
 
 
 @dataclass(eq=False)
 class View:
-    """An input, the bits that stay flipped under it (``base``), and the output of the buffer with
-    both."""
+    """An input (number ``index``), the bits ``base`` of the buffer that stay flipped, and their
+    ``output``.
+
+    For each output: ``channel`` is its channel; ``reads`` the tap that it reads, NO_TAP or SEVERAL;
+    ``amplitude`` the input that this tap multiplies. If no image says which taps are read,
+    ``mapped`` is False, and all ``reads`` are SEVERAL.
+    """
 
     index: int
     probe: Probe
     base: Array
     output: Array
-    channel: Array  # the channel of each output
-    reads: Array  # the tap that an output reads, NO_TAP, or SEVERAL
-    amplitude: Array  # the input that this tap multiplies
-    mapped: bool  # an image gave ``reads``; else all are SEVERAL
+    channel: Array
+    reads: Array
+    amplitude: Array
+    mapped: bool
 
     @property
     def step(self) -> float | None:
@@ -51,7 +59,7 @@ class View:
 
     @cached_property
     def channels(self) -> tuple[int, ...]:
-        """The set of the outputs of each channel, as the bits of an int."""
+        """The outputs of each channel, as an int whose bit i stands for output i."""
         return tuple(as_set(self.channel == number) for number in np.unique(self.channel))
 
     @cached_property
@@ -87,8 +95,9 @@ class View:
 
     @cached_property
     def exact(self) -> bool:
-        """True if the lowest bit of every weight that is read moves an output by a whole number of
-        steps."""
+        """True if the lowest bit of every weight moves an output by whole steps, or no step is
+        known.
+        """
         return self.step is None or not np.any(self.amplitude % self.step)
 
     def moved(self, output: Array) -> Array:
@@ -99,8 +108,8 @@ class View:
         return ((output != self.output) & ~both_nan).ravel()
 
     def effect(self, number: int, moved: int, output: Array) -> Effect:
-        """The effect of a bit that moved the outputs ``moved`` under this view, which has this
-        ``number``.
+        """The effect of a bit that moved the outputs ``moved`` under this view; ``number`` is the
+        view's.
         """
         places = np.flatnonzero(from_set(moved, self.output.size))
         if output.shape != self.output.shape:
@@ -109,8 +118,7 @@ class View:
         before, after = self.output.ravel()[places], output.ravel()[places]
         cut = self.cut(before) | self.cut(after)
         if output.dtype.itemsize >= WIDE:
-            # outputs that differed and became equal were limited, although not at the end of their
-            # type
+            # if different outputs became equal, something limits them before the end of their type
             for value in np.unique(after):
                 cut |= (after == value) & (np.ptp(before[after == value]) > 0)
         change = after.astype(np.float64) - before.astype(np.float64)
@@ -118,20 +126,22 @@ class View:
 
 
 class Effect(NamedTuple):
-    """What flipping one bit under one view does: the set of outputs that moved, their places in the
-    flat output, and their changes.
+    """What flipping one bit under one view does: the set ``moved`` of outputs that moved, their
+    ``places`` in the flat output, and the ``change`` of each in output steps. ``cut`` is True for
+    an output that was or came to be at the end of its type.
     """
 
     view: int
     moved: int
     places: Array
     change: Array
-    cut: Array  # True for an output at the end of its type, before or after
+    cut: Array
 
     @property
     def even(self) -> bool:
-        """True if all free outputs moved by the same amount, up to rounding. The sign does not
-        count, because an accumulator that wraps around moves the other way."""
+        """True if all outputs off the end of their type moved by the same amount, up to one step.
+        The sign does not count, because an accumulator that wraps around moves the other way.
+        """
         free = np.abs(self.change[~self.cut])
         if len(free):
             return bool(np.ptp(free) <= 1)
@@ -156,7 +166,7 @@ def view_of(index: int, probe: Probe, layer: Conv2D | None, base: Array, output:
 
 
 def as_set(mask: Array) -> int:
-    """A set of outputs from their mask: an int whose bit i stands for output i."""
+    """The set of the outputs that are True in a mask: an int whose bit i stands for output i."""
     return int.from_bytes(np.packbits(mask.ravel(), bitorder="little").tobytes(), "little")
 
 
@@ -199,11 +209,12 @@ def readings(layer: Conv2D, image: Array) -> tuple[Array, Array]:
 class Site(NamedTuple):
     """The place of a bit in the layer, as far as its effects on outputs show it."""
 
-    role: str  # "weight", "bias", "either" or "control"
+    # "weight", "bias", "control", or "either" (of a weight or of a bias)
+    role: str
     channel: int = NOWHERE
     tap: int = NOWHERE
-    # True if outputs moved by at most one step: by rounding, a bias may move only a part of its
-    # channel so.
+    # True if outputs moved by at most one step: by rounding, a bias may move only some outputs of
+    # its channel.
     weak: bool = False
 
 
@@ -215,7 +226,7 @@ def site_of(view: View, effect: Effect) -> Site:
         return Site("control")
     mine = view.channel == channel
     if not view.mapped:
-        # a weight moves a few outputs, a bias moves all outputs of its channel by the same amount
+        # a weight moves a few outputs, a bias all outputs of its channel, by the same amount
         few = len(effect.places) <= max(1, LOCAL * mine.size)
         whole = effect.even and len(effect.places) == mine.size
         if few or whole or not mine.all():
@@ -223,7 +234,7 @@ def site_of(view: View, effect: Effect) -> Site:
         return Site("control", channel)
     if (taps == SEVERAL).any():
         return Site("either", channel)
-    # a bias too may move only one output, by one step, if the others are not rounded up
+    # a bias, too, may move only one output, by one step, if rounding hides the change of the others
     weak = bool(np.abs(effect.change).max() < 2) and view.step not in (None, 1)
     if tap != NO_TAP and (taps == tap).all():
         unread = mine & (view.reads != tap) & view.free
@@ -238,8 +249,8 @@ def site_of(view: View, effect: Effect) -> Site:
 
 
 def joined(sites: Sequence[Site]) -> Site:
-    """The site on which all effects of a bit agree. Effects that are not weak outweigh weak
-    ones.
+    """The site on which all effects of a bit agree. Weak effects (of at most one step) count only
+    if there are no others.
     """
     if any(site.role == "control" for site in sites) or len({site.channel for site in sites}) > 1:
         return Site("control")

@@ -22,8 +22,8 @@ from npulab.analysis.scan.sites import (
 
 
 class Weights:
-    """The sites of the bits that moved something, and by bit in ``orders`` all orders that are
-    possible for it.
+    """By bit, for each bit that moved something: its site in ``sites``, and all orders that it may
+    have in ``orders``.
     """
 
     def __init__(self, known: Evidence) -> None:
@@ -70,8 +70,9 @@ class Weights:
     # ---- orders ----
 
     def worth(self, number: int, bit: int) -> int:
-        """The set of outputs of a view that can show more of a bit than is known; 0 if there are
-        none, or if the bit was flipped alone under that view already."""
+        """The set of outputs of a view that can show more of a bit than is known, as the bits of an
+        int; 0 if there are none, or if the bit was flipped alone under this view already.
+        """
         view, site, effects = self.known.views[number], self.sites[bit], self.known.effects[bit]
         if site.role == "control" or not view.mapped or view.step is None:
             return 0
@@ -84,7 +85,7 @@ class Weights:
             outputs = mine & (view.reads == site.tap)
         clear = outputs & view.free
         if not clear.any():
-            # outputs that read no weight show whether the bit belongs to a bias
+            # outputs that read no weight show if the bit belongs to a bias
             if site.role == "either" and (mine & view.lone).any():
                 return as_set(mine)
             return 0
@@ -127,12 +128,10 @@ class Weights:
         return orders
 
     def _slack(self, number: int, site: Site) -> float:
-        """The most output steps by which a change of an output may differ from that of the
-        accumulator.
-
-        Rounding makes a difference of up to one step; so do ties, which some NPUs round to even.
-        There is no difference if all outputs are rounded by the same amount, and that is not half a
-        step.
+        """The most output steps by which the change of an output may differ from that of its
+        accumulator. Rounding makes a difference of up to one step. There is none if all outputs are
+        rounded by the same amount that is not half a step: half a step (a tie) may be rounded to
+        even.
         """
         view = self.known.views[number]
         if view.step == 1:
@@ -173,8 +172,9 @@ class Weights:
     # ---- biases ----
 
     def towards(self, view: View, channels: Iterable[int], aim: float = 0.0) -> np.ndarray:
-        """The bits of biases to flip so that outputs of these channels that read no weight come to
-        lie ``aim`` steps from the middle of their range."""
+        """The bits of biases to flip so that the outputs of ``channels`` that read no weight lie
+        ``aim`` output steps from the middle of their range.
+        """
         out: list[int] = []
         if not view.mapped or view.step is None:
             return np.zeros(0, np.int64)
@@ -188,7 +188,7 @@ class Weights:
             signed_flips, signed_rest = self._as_number(bits, bias - goal, goal)
             if abs(signed_rest) < abs(rest):
                 flips, rest = signed_flips, signed_rest
-            # avoid ties, which an NPU may round either way
+            # avoid ties (values halfway between two outputs), which an NPU may round either way
             tied = 2 * ((rest + goal) % view.step) == view.step
             if bits and tied and 2.0 ** (self.orders[bits[-1]][0] + 1) < view.step:
                 flips = list({*flips} ^ {bits[-1]})
@@ -218,8 +218,9 @@ class Weights:
         return self.sign(bit) * (1 - 2 * int(self.known.bits[bit])) * 2.0 ** self.orders[bit][0]
 
     def _bias_bits(self, channel: int) -> list[int]:
-        """The bits of a channel's bias whose order is known, highest order first; of two bits of
-        one order only the bit that lies next to other bits of the bias."""
+        """The bits of a channel's bias whose order is known, highest order first. Of two bits of
+        one order the bit is left out that lies apart from other bits of the bias.
+        """
         bits = []
         for bit, site in self.sites.items():
             if site.role == "bias" and site.channel == channel:
@@ -229,8 +230,8 @@ class Weights:
         return [by_order[order] for order in sorted(by_order, reverse=True)]
 
     def _nearer(self, bits: list[int], rest: float) -> tuple[list[int], float]:
-        """Return the bits of a bias whose flips each bring ``rest`` nearer to 0 (the highest order
-        is tried first), and the ``rest`` that is left after these flips.
+        """Return the bits of a bias that each bring ``rest`` nearer to 0 if flipped (the highest
+        order is tried first), and the value of ``rest`` after these flips.
         """
         flips = []
         for bit in bits:
