@@ -197,7 +197,7 @@ class Meaning:
                 raise ValueError("allowed is a value of at most 63 bits")
             out = out.astype(np.int64)
         if self.by:
-            out = _divided(out, unit, f", the unit that field {self.by} names")
+            out = _divided(out, unit, f", the unit named by field {self.by}")
         for operation, number in reversed(self.steps):
             if operation == "*":
                 out = _divided(out, number)

@@ -107,7 +107,7 @@ def _aligned(row: str, texts: list[bool]) -> str:
     """
     tag = "<td" if "<td>" in row else "<th"
     before, *cells = row.split(f"{tag}>")
-    # the cells in front of those of the columns have the names of the rows
+    # the first cells have the names of the rows, not values of columns
     first = len(cells) - len(texts)
     if first < 0:
         return row

@@ -657,7 +657,7 @@ def test_dram_base_counts_what_memory_type_names(vta: Target) -> None:
         words = load.encode({"memory_type": kind, "dram_base": 0x12300})
         assert load.decode(words, raw=True)["dram_base"] == 0x12300 // size
         with pytest.raises(
-            ValueError, match=f"allowed is a multiple of {size}, the unit that field memory_ty"
+            ValueError, match=f"allowed is a multiple of {size}, the unit named by field memory_ty"
         ):
             load.encode({"dram_base": 0x12302, "memory_type": kind})
     capture = executed(small())

@@ -68,7 +68,7 @@ def test_the_unit_is_that_of_the_words_wherever_a_field_is_shown() -> None:
     (base,) = npulab.diff(capture, both).query("field == 'base'").to_dict("records")
     assert (base["a"], base["b"], base["address"]) == (0x1240, 0x200, True)
     with pytest.raises(
-        ValueError, match="got 514, allowed is a multiple of 64, the unit that field kin"
+        ValueError, match="got 514, allowed is a multiple of 64, the unit named by field kin"
     ):
         capture.with_fields(base=514)
     (item,) = (item for _, item, _ in job.values(capture.maps) if item.name == "base")
@@ -78,10 +78,10 @@ def test_the_unit_is_that_of_the_words_wherever_a_field_is_shown() -> None:
 @pytest.mark.parametrize(
     ("kind", "base", "words"),
     [
-        (3, 65, "got 65, allowed is a multiple of 64, the unit that field kind names"),
+        (3, 65, "got 65, allowed is a multiple of 64, the unit named by field kind"),
         (0, -4, "got raw -1, allowed is 0 to 4294967295"),
         (1, 2**40, "got raw 4294967296, allowed is 0 to 4294967295"),
-        ([0, 1], [4, 4], "allowed is a multiple of 256, the unit that field kind names"),
+        ([0, 1], [4, 4], "allowed is a multiple of 256, the unit named by field kind"),
         (0, 0.5, "got 0.5, allowed is a multiple of 4"),
     ],
 )

@@ -24,7 +24,7 @@ from npulab.registers.formats.c_text import LITERAL
 
 FAR = 2**8  # The next offset after a family is searched in so many macros.
 NEAR = 0x40  # Neighbours in a list are at most so many bytes apart.
-GROUP = 0x100  # The offset of a group without a register of its own is a multiple.
+GROUP = 0x100  # A group without a register of its own begins at a multiple of so many bytes.
 REACH = 0x40 * WORD_BYTES  # A family spans so many bytes if no offset follows.
 PAST = 0x1000  # An offset is near up to twice the last sure offset plus so many bytes.
 

@@ -171,7 +171,7 @@ def _bases(roles: Roles) -> dict[str, str]:
     facts = roles.facts
     bases = {}
     shifted: dict[str, tuple[int, tuple[str, str]]] = {}
-    # by register and shift: the numbers that are shifted so far in this register
+    # the numbers that macros shift, by register and shift
     among: dict[tuple[str, str], set[str]] = {}
     for name, macro in facts.plain.items():
         if name in roles.roles or name not in facts.bitwise or name not in facts.values:

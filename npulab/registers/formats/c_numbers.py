@@ -25,7 +25,7 @@ from npulab.registers.formats.c_dialects import (
 from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source
 
 LARGEST = 2**WORD_BITS  # Offsets, and masks of bits in a word, are below this number.
-MOST_BODY = 2**11  # The body of a macro that may be a number is not longer.
+MOST_BODY = 2**11  # The body of a macro that may be a number has fewer characters.
 # Each alternative begins with one fixed character, so that a search skips all other characters.
 NO_NUMBER = re.compile(r"\"|{|}|;|'|=(?<![=!<>]=)(?!=)|do(?<!\wdo)\b|\.\.\.")
 # matches a cast to a pointer to a register, and the kernel's wrapper of an offset

@@ -146,7 +146,7 @@ class Offsets:
 
     values: dict[str, int]  # the offset in bytes, by macro
     roles: dict[str, str]
-    by_words: bool  # the file counts offsets in words
+    by_words: bool  # True if the file counts offsets in words
 
 
 def find_offsets(

@@ -31,9 +31,9 @@ class Pairs:
     fields: dict[str, Bits]  # Fields by name; the names of their macros begin with it.
     roles: dict[str, str]  # The role of a macro, by its name.
     weak: dict[str, Group]  # A lone mask or a lone shift, by the field's name.
-    doubled: bool  # The file has two underscores between a field's name and a tail.
+    doubled: bool  # True if two underscores stand between a field's name and a tail.
     bases: Set[str]  # The names of all macros with a tail, without the tail.
-    written: bool  # Most masks are written as bits, so a plain number is no mask.
+    written: bool  # True if most masks are written as bits: plain numbers are no masks.
 
 
 def paired_fields(facts: Facts) -> Pairs:
@@ -55,7 +55,7 @@ def paired_fields(facts: Facts) -> Pairs:
         low = kinds.get("low", "")
         is_offset = low.endswith("OFFSET")
         if is_offset and base in outer and "mask" not in kinds:
-            if "width" in kinds:  # the macro states the bytes of a group of registers
+            if "width" in kinds:  # the width states the bytes of a group
                 roles[kinds["width"]] = "attribute"
             continue
         if is_offset and low in facts.hexadecimal and not every.inside(base):

@@ -27,11 +27,12 @@ class Roles:
     arrays: dict[str, Array]
     candidates: dict[str, int]  # offsets in bytes, by the macro that may be a register
     keys: Keys
-    by_words: bool  # The file counts offsets in words.
+    by_words: bool  # True if the file counts offsets in words.
     roles: dict[str, str]  # The role of a macro, by its name.
     lost: list[Lost]
     fields: dict[str, Bits]  # Fields by name; the names of their macros begin with it.
-    registers: dict[str, Register] = field(default_factory=dict)  # By the offset's macro.
+    # The registers, by the macro of their offset.
+    registers: dict[str, Register] = field(default_factory=dict)
     find: Longest = field(default_factory=lambda: Longest(()))  # Finds keys of registers.
     # Numbers that are named as registers, but are no multiples of a word: the name without the
     # mark of an offset, by macro.

@@ -262,7 +262,7 @@ class Layout:
     def _record(self, cursor: Any) -> Laid:
         span = self.unit.span(self.unit.position(cursor.location))
         if span is None:
-            raise NotUnderstoodError(f"the record {cursor.spelling} is declared nowhere")
+            raise NotUnderstoodError(f"{cursor.spelling} is a record that is declared nowhere")
         if span[0] in self.unit.wrong:
             raise NotUnderstoodError(self.unit.wrong[span[0]].text)
         kind, union = cursor.type, cursor.kind.name == "UNION_DECL"

@@ -97,7 +97,7 @@ OPTIONS = [
 ]
 ERROR = 3  # libclang's number for the severity "error"; 4 is "fatal"
 
-# declares names that headers often take from other headers
+# this file declares names that headers often take from other headers
 GIVEN = Path(__file__).with_name("c_given.h")
 
 
@@ -505,7 +505,7 @@ class Unit:
     before: int  # The compiler's text has so many characters before the source.
     values: Mapping[str, int]  # The values of expressions, by name.
     refused: Mapping[str, str]  # Why an expression has no value, by its name.
-    missing: tuple[str, ...] = ()  # NAME=VALUE or NAME=TYPE of undeclared names.
+    missing: tuple[str, ...] = ()  # Names declared nowhere, as --define takes them.
 
     def position(self, location: Any) -> int:
         return int(location.offset) - self.before

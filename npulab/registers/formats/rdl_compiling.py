@@ -117,7 +117,7 @@ def _bound_macros() -> None:
 
     def bounded(self: Any, env: Any, text: str, *given: Any, **named: Any) -> None:
         nonlocal uses, size
-        if named.get("src_ref_override") is not None:  # a macro or an argument
+        if named.get("src_ref_override") is not None:  # not the text of a file
             uses += 1
             size += len(text)
         if uses > MOST_USES or size > MOST_TEXT:
@@ -140,7 +140,7 @@ class Records:
         self.made: dict[str, Any] = {"registers": [], "enums": [], "top": {}, "lost": []}
         self._most, self._count = most, 0
         self._enums: dict[Any, int] = {}
-        self.types: set[str] = set()  # the types of maps that lie in maps
+        self.types: set[str] = set()  # the types of maps inside other maps
 
     def take(self, top: Any, chip: str | None) -> None:
         """Add the registers of an address map. If ``chip``, the name of a feature's parameter, is

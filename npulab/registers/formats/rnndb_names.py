@@ -29,7 +29,7 @@ class Names:
     types: dict[str, str] = field(default_factory=dict)  # The type that a spectype stands for.
     used: set[str] = field(default_factory=set)  # The groups that a domain uses.
     losses: Losses = field(default_factory=Losses)
-    # one number for each step that is still allowed
+    # a number for each register, array element or field that is still allowed
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
     def lose(self, element: Element, what: str) -> None:

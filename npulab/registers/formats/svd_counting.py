@@ -38,7 +38,7 @@ class Counting:
     count is multiplied by the length of its array."""
 
     device: Device
-    known: dict[int, Count] = field(default_factory=dict)  # by an element's ``id``
+    known: dict[int, Count] = field(default_factory=dict)  # each count, by the element's ``id``
 
     def refuse(self, peripherals: Iterable[Element]) -> None:
         """Raise TooMuch for more elements or registers than allowed. The error names the innermost

@@ -13,7 +13,7 @@ from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.xml import Element
 from npulab.support.refuse import refuse_if
 
-NPULAB = "urn:npulab:registers"  # the namespace of npulab's own words
+NPULAB = "urn:npulab:registers"  # The namespace of npulab's own words.
 MOST_DERIVED = 16  # The chain of elements from which an element is derived is not longer.
 MOST_STEPS = 2**19  # A file has at most so many elements, with those of arrays.
 NUMBER = re.compile(
