@@ -694,7 +694,7 @@ def test_any_names_round_trip(
         ("struct s {\n uint32_t a;", ", line 1: struct s: its closing brace is missing"),
         (
             "int x;\n/* open",
-            ", line 2: got a comment without its end, allowed is one that ends in */",
+            ", line 2: got a comment without its end, allowed is a comment that ends in */",
         ),
         ("struct s {\n struct s x; };", ", line 2: struct s: field has incomplete type 'struct s'"),
         (

@@ -877,11 +877,11 @@ def test_what_rdl_says_and_a_table_does_not_is_told(tmp_path: Path) -> None:
         ("reg { field {} f; } q;", "allowed is a description"),
         (
             "addrmap a { reg { field {} f; } q[1000000]; };",
-            "q, with which the file has more than 2048",
+            "q, with which the number of registers and fields is above 2048",
         ),
         (
             "addrmap a { regfile { regfile { reg { field {} f; } q[999]; } q[999]; } q[999]; };",
-            "more than 2048",
+            "above 2048",
         ),
         ("addrmap a { reg { regwidth = 2048; field {} f; } q; };", "register q: got 2048 bits"),
         ("addrmap a { \xff", "line 1: "),

@@ -79,10 +79,11 @@ def _most(names: Set[str], every: Set[str]) -> bool:
 def _groups(
     roles: Roles, rest: Sequence[str], by_macro: Mapping[str, str], owner: Longest
 ) -> set[str]:
-    """Return the offsets that are groups: the names of registers begin with the group's name, and
-    its offset is that of one of them or, if they are several, a multiple of ``GROUP`` that is not
-    above any of theirs. An array is a group if the name of another array begins with its name. If
-    there are several groups, each offset that equals a group's and a register's is a group too.
+    """Return the names of offsets that are groups of registers. The names of the registers begin
+    with the group's name. The group's offset is that of one of these registers or, if there are
+    several, a multiple of ``GROUP`` that is at most their lowest offset. An array is a group if the
+    name of another array begins with its name. If there are several groups, each further name with
+    an offset that both a group and a register have is a group too.
     """
     inner: dict[str, list[int]] = {}
     for register in roles.registers.values():
@@ -109,8 +110,8 @@ def _groups(
 def _families(
     roles: Roles, loose: Set[str], by_macro: Mapping[str, str], owner: Longest
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the offsets whose names begin with no register's name, and arrays; and, by register,
-    the offsets whose names begin with the register's name.
+    """Return two collections of names of offsets: a list of the arrays and of the names that begin
+    with no register's name, and the names that begin with a register's name, by this name.
 
     Offsets whose names begin with a field's name are left out: they are values of the field.
     """
@@ -327,7 +328,7 @@ def _next_offset(roles: Roles, macro: str, most: int) -> int:
 
 
 def _follows(roles: Roles, name: str) -> bool:
-    """True if one of the four offsets before this one in the text is at most two words lower."""
+    """True if one of the four offsets before an offset in the text is at most two words lower."""
     at = roles.place(name)
     for _, other in roles.by_position[max(0, at - 4) : at]:
         if 0 < roles.candidates[name] - roles.candidates[other] <= 2 * WORD_BYTES:

@@ -214,9 +214,9 @@ def read_source(path: Path, define: Sequence[str] = (), include: Sequence[Path] 
     """Return a C file with its conditions decided; the files of ``include`` are joined to it, in
     front.
 
-    ``define`` has texts ``NAME=VALUE`` or ``NAME(X)=BODY``. Raises ValueError, with the file, for a
-    file that is too large, is not UTF-8 or has a comment without its end; MissingPackage without
-    libclang.
+    ``define`` has texts ``NAME``, ``NAME=VALUE`` or ``NAME(X)=BODY``. Raises ValueError, with the
+    file, for a file that is too large, is not UTF-8 or has a comment without its end;
+    MissingPackage without libclang.
     """
     defines = tuple(_define(text) for text in define)
     pieces, comments, files, length = list[str](), list[Comment](), list[tuple[int, Path]](), 0
@@ -235,7 +235,7 @@ def read_source(path: Path, define: Sequence[str] = (), include: Sequence[Path] 
 def _define(text: str) -> str:
     found = re.fullmatch(r"([A-Za-z_]\w*(?:\([\w\s,]*\))?)(?:=(.*))?", text)
     if not found or "\n" in text or len(text) > MOST_MEMBER:
-        raise ValueError(f"define: got {text[:80]!r}, allowed is NAME=VALUE")
+        raise ValueError(f"define: got {text[:80]!r}, allowed is NAME, NAME=VALUE or NAME(X)=BODY")
     name, value = found.groups("1")
     return f"#define {name} {value}"
 
@@ -249,8 +249,8 @@ def _without_comments(text: str, path: Path) -> tuple[str, list[Comment]]:
         if match[0][1] == "*" and (len(match[0]) < 4 or not match[0].endswith("*/")):
             line = text.count("\n", 0, match.start()) + 1
             raise ValueError(
-                f"{path}, line {line}: got a comment without its end, allowed is one that ends in "
-                "*/"
+                f"{path}, line {line}: got a comment without its end, allowed is a comment "
+                "that ends in */"
             )
         if len(comments) >= MOST_COMMENTS:
             raise ValueError(
@@ -470,7 +470,7 @@ def _parsed(text: str, path: Path) -> Any:
     try:
         return cindex.Index.create().parse("npulab.c", OPTIONS, [("npulab.c", text)])
     except cindex.TranslationUnitLoadError:
-        raise ValueError("got C that the compiler cannot read, allowed is C11") from None
+        raise ValueError("got C that the compiler cannot read, allowed is C23") from None
 
 
 def _given(source: Source, names: Iterable[str]) -> Iterator[str]:

@@ -132,7 +132,7 @@ class Occupancy:
                 raise ValueError(
                     f"{where}: field {row['field']} of register {row['register']} at "
                     f"{row['offset']:#x}: got this name a second time, allowed is a field's name "
-                    "once in its register, and a register's name once in its domain"
+                    "once in its register, and a register's name once in its block"
                 )
             names.add(feature)
 

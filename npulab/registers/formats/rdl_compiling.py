@@ -182,7 +182,9 @@ class Records:
     def _refuse(self, count: int, name: str) -> None:
         """Raise TooMuch if ``count`` more registers and fields would be too many."""
         if self._count + count > self._most:
-            raise TooMuch(f"{name}, with which the file has more than {self._most}")
+            raise TooMuch(
+                f"{name}, with which the number of registers and fields is above {self._most}"
+            )
 
     def _register(self, register: Any, block: str, home: Any, name: str, chip: str | None) -> None:
         fields = []

@@ -17,7 +17,7 @@
 ``value``                 in a field or register: a name in its own enum, which has its name
 ``variants``              the feature that has the element; for a list or range (``A-C``) of names
                           of the ``varset`` there is a row for each; if elements inside each other
-                          name two varsets, the inner one counts
+                          name two varsets, the inner varset counts
 ``brief``, ``doc``        the note of the field; the note of a register is put into that of its
                           lowest field, after the register's name
 ``import``                another file, named relative to the folder of the database, to a folder

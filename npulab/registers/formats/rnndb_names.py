@@ -116,8 +116,8 @@ def features_of(
 
     ``variants`` of the element is a list of names of the varset and of ranges. A range goes from
     one name to another in the order of the file, whatever their numbers are. If the element and the
-    elements around it are limited by two varsets, the inner one counts, because a row has a single
-    feature; the outer limit is a loss. Raises ValueError for an unknown name.
+    elements around it are limited by two varsets, the inner varset counts, because a row has a
+    single feature; the outer limit is a loss. Raises ValueError for an unknown name.
     """
     outer, varset = varset, element.get("varset") or varset
     if not element.get("variants"):

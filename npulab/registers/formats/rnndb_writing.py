@@ -138,7 +138,7 @@ def _said(row: Row, by_address: frozenset[str]) -> Cells:
 
 
 def _body(registers: Sequence[WrittenRegister], depth: int, base: int) -> Iterator[str]:
-    """Yield the lines of registers; written offsets count from the byte ``base``."""
+    """Yield the lines of XML for registers; written offsets count from the byte ``base``."""
     arrays, inside = _arrays(registers)
     for register in registers:
         if register in inside:
@@ -189,7 +189,7 @@ def _arrays(
 
 
 def _register(register: WrittenRegister, depth: int, base: int) -> Iterator[str]:
-    """Yield the lines of a register and its fields."""
+    """Yield the lines of XML for a register and its fields."""
     head = f'{INDENT * depth}<reg{register.size} offset="{register.offset - base:#06x}"'
     if register.name:
         head += f" name={quoteattr(register.name)}"

@@ -101,7 +101,7 @@ class Around(NamedTuple):
     mask: str = ""
 
     def of(self, view: View) -> Around:
-        """Return what holds inside an element."""
+        """Return the size, access, reset value and reset mask that hold inside an element."""
         return Around(
             view.text("size") or self.size,
             view.text("access") or self.access,

@@ -78,7 +78,7 @@ class Counting:
 
 
 def _refuse(where: str, count: Count) -> None:
-    """Raise TooMuch if a count is above the limits."""
+    """Raise TooMuch for a count of more than MOST_STEPS elements or MOST_ROWS registers."""
     for what, got, most in (
         ("elements", count.elements, svd_names.MOST_STEPS),
         ("registers", count.registers, MOST_ROWS),

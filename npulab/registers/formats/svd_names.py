@@ -56,7 +56,8 @@ class Device:
             )
 
     def lose(self, where: str, what: str, error: ValueError, registers: int) -> None:
-        """Record that an element is skipped because it is not understood, with its registers."""
+        """Record that an element is skipped because it is not understood, with the number
+        of its registers."""
         self.errors.append(error)
         self.losses.lose(where, f"{what}, which is not understood: {error}", registers)
 

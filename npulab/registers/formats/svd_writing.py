@@ -85,7 +85,7 @@ def svd_text(table: RegisterTable) -> str:
 def _peripheral(
     name: str, begin: int, registers: Sequence[tuple[int, str, list[Row]]], writing: Writing
 ) -> Iterator[str]:
-    """Yield the lines of a block."""
+    """Yield the lines of XML for a block; what SVD cannot state is added to npulab's own words."""
     end = max(offset for offset, _, _ in registers) + WORD_BYTES
     base, size = begin % 2**WORD_BITS, -(-end // APART) * APART % 2**WORD_BITS
     yield f"<peripheral><name>{name}</name><baseAddress>{base:#010x}</baseAddress>"
