@@ -172,7 +172,9 @@ def normal_row(row: Row) -> Cells:
             raise ValueError(f"register map: got column {name!r}, allowed are {allowed}")
     for name in REQUIRED:
         if name not in row:
-            raise ValueError(f"register map: column {name!r} is missing")
+            raise ValueError(
+                f"register map: got no column {name!r}, allowed are rows with this column"
+            )
     try:
         out = {**dict.fromkeys(COLUMNS, ""), **dict.fromkeys(NUMBERS), **plain_row(row)}
     except ValueError as error:

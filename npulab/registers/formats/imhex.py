@@ -84,7 +84,7 @@ def _fields(register: Drawn, enums: dict[str, str]) -> Iterator[str]:
 
 def _members(registers: Sequence[Drawn], kinds: Sequence[str], names: Identifiers) -> Iterator[str]:
     """Yield the members of a struct, with padding between registers. A register at the place of an
-    earlier one becomes a comment."""
+    earlier register becomes a comment."""
     end = 0
     for register, kind in zip(registers, kinds, strict=True):
         if register.offset < end:

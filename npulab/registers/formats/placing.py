@@ -205,9 +205,9 @@ def placed(
 
 
 def _apart(registers: Iterable[Register], losses: Losses) -> Iterator[Register]:
-    """Yield the registers; a register that shares bytes with an earlier one of another offset, size
-    or name is a loss, unless both consist of whole words (``placed`` compares these word by
-    word)."""
+    """Yield the registers; a register that shares bytes with an earlier register of another
+    offset, size or name is a loss, unless both consist of whole words (``placed`` compares these
+    word by word)."""
     holders: dict[tuple[str, int], Register] = {}
     for register in registers:
         size = min(register.size, SIZES[-1]) // 8

@@ -84,7 +84,7 @@ KNOWN = (
 
 class RegisterPlace(NamedTuple):
     """Where registers lie: their block, the beginning of their names (``prefix``), and the offset
-    to which theirs are added."""
+    to which the offsets of the registers are added."""
 
     block: str
     prefix: str

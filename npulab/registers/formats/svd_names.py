@@ -14,7 +14,7 @@ from npulab.registers.formats.xml import Element
 from npulab.support.refuse import refuse_if
 
 NPULAB = "urn:npulab:registers"  # The namespace of npulab's own words.
-MOST_DERIVED = 16  # The chain of elements from which an element is derived is not longer.
+MOST_DERIVED = 16  # An element is derived from at most so many elements, in a chain.
 MOST_STEPS = 2**19  # A file has at most so many elements, with those of arrays.
 NUMBER = re.compile(
     r"\+?(?:(?P<hex>0[xX][0-9a-fA-F]{1,16})|#(?P<bits>[01xX]{1,64})|(?P<dec>[0-9]{1,20}))"
