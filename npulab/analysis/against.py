@@ -33,7 +33,7 @@ from npulab.support.text import Row
 EQUAL, DIFFERS, PARTLY = "equal", "differs", "partly compared"
 ONE_VALUE, NOTHING, NOT_COVERED = "one value", "nothing to compare", "not covered"
 HANG, FAILED, UNSTEADY, BOTH_HANG = "hang", "failed", "unsteady", "both hang"
-WRONG = (DIFFERS, HANG, FAILED, UNSTEADY)  # the verdicts that are not ``ok``
+WRONG = (DIFFERS, HANG, FAILED, UNSTEADY)  # the verdicts for which ``DeviceCheck.ok`` is False
 COLUMNS = (
     "case",
     "target",
@@ -45,7 +45,7 @@ COLUMNS = (
 )
 
 
-# the members of ``DeviceCheck`` that its record has
+# The members of a ``DeviceCheck`` that ``records`` and ``--json`` write, in this order.
 RECORDED = (
     "case",
     "target",
@@ -74,15 +74,16 @@ class DeviceCheck:
     - ``partly compared``: the compared part is equal; ``reason`` names what was not compared.
     - ``one value``: both have the same bytes, but memory that no job wrote may hold these.
     - ``differs``, ``nothing to compare``.
-    - ``hang``, ``failed``: so a run on a device ended. ``both hang``: on both devices.
+    - ``hang``, ``failed``: a run on a device ended so. ``both hang``: the runs on both devices
+      hung.
     - ``not covered``: the simulated device does not cover the capture.
     - ``unsteady``: the device did not end alike in two runs of the capture, or no longer runs a
       capture that it ran before; it may keep a state from job to job.
 
-    ``compared`` bytes were compared and ``mismatches`` differ, ``first`` is the place of the first;
-    a byte that one side lacks differs. ``against`` names the device, ``device`` the other device,
-    None for the captured output, whose origin is ``provenance``. ``simulated`` and
-    ``against_simulated`` are True if the side is what npulab's own device computed.
+    ``compared`` bytes were compared and ``mismatches`` differ, ``first`` is the place of the first
+    that differs; a byte that one side lacks differs. ``against`` names the device, ``device`` the
+    other device, None for the captured output, whose origin is ``provenance``. ``simulated`` and
+    ``against_simulated`` are True if npulab's own device computed that side.
     """
 
     case: str
@@ -116,8 +117,8 @@ class DeviceCheck:
 
 @dataclass(frozen=True, eq=False)
 class DeviceChecks(Answer):
-    """The results of captures on the same devices. It also has the number of captures that could
-    not be read, and the number ``left`` that did not run because a device could run nothing more.
+    """The results of captures on the same devices. It also counts the captures that could not be
+    read, and in ``left`` those that did not run because a device could run nothing more.
     """
 
     results: Sequence[DeviceCheck]
@@ -156,7 +157,7 @@ class DeviceChecks(Answer):
 
 
 def _sides_in_words(result: DeviceCheck) -> str:
-    """Return which sides were compared, and which of them are npulab's own device."""
+    """Return text: which two sides were compared, and which of them are npulab's own device."""
     text = f"against {result.against}"
     if result.device is not None:
         text = f"on {result.device} against {result.against}"
@@ -198,7 +199,7 @@ class Side:
             raise
         except Unsupported as error:
             return Run(NOT_COVERED, reason=str(error))
-        except Exception as error:  # a device is the code of anybody
+        except Exception as error:  # a device may be a user's code, which may raise anything
             return Run(FAILED, reason=_of_error(error))
 
     def recover(self) -> None:
@@ -235,22 +236,26 @@ class Sides:
     """The two sides of a check: the device ``against``, and the device ``first``, or the captured
     output if ``first`` is None.
 
-    A device may keep a state from job to job. So on a device that is not npulab's own, a capture
-    that is not equal is run again: first the device is reset, and a known-good capture, the probe,
-    has to end as it did before. A capture becomes the probe if it was equal and the next capture
-    was equal, too: so the probe does not spoil the device. The object remembers the probe.
+    A device may keep a state from job to job. So a capture that is not equal runs again on a device
+    that is not npulab's own. First the device is reset, and a known-good capture, the probe, has to
+    end as it did before. A capture becomes the probe if it was equal and the next one was equal,
+    too: then it does not spoil the device. The object remembers the probe.
     """
 
     against: Side
     first: Side | None = None
     _probe: Good | None = field(default=None, init=False)
-    _last: Good | None = field(default=None, init=False)  # the capture before, if it was equal
-    _before: str = field(default="", init=False)  # the name of the capture that ran last
-    _stuck: str = field(default="", init=False)  # why nothing more can be run
+    # the capture that ran last, if it was equal
+    _last: Good | None = field(default=None, init=False)
+    # the name of the capture that ran last
+    _before: str = field(default="", init=False)
+    # a sentence on why a device can run no further capture; "" if it can
+    _stuck: str = field(default="", init=False)
 
     def check(self, capture: Capture) -> DeviceCheck:
-        """Run a capture and compare; raises NotRun if a program could not be run, or if a device no
-        longer runs what it ran before."""
+        """Run a capture and compare the outputs. Raises NotRun if a program could not be run, or if
+        a device no longer runs what it ran before.
+        """
         if self._stuck:
             raise NotRun(self._stuck)
         absent = self._absent(capture)
@@ -309,7 +314,7 @@ class Sides:
         return [side.run(capture) for side in self._devices]
 
     def _names(self) -> list[str]:
-        """Return the names of the devices for a reason."""
+        """Return the names of the devices, as a ``reason`` uses them."""
         names = ["the device"]
         if self.first is not None:
             names = ["the first device", "the other device"]
@@ -319,7 +324,7 @@ class Sides:
         return names
 
     def _judged(self, capture: Capture, runs: Sequence[Run]) -> DeviceCheck:
-        """Return the result of runs, one on each device."""
+        """Return the result of a capture from its runs, one on each device."""
         result = self._result(capture)
         said = []
         for name, run in zip(self._names(), runs, strict=True):
@@ -371,8 +376,8 @@ class Sides:
         return replace(result, verdict=UNSTEADY, reason=_joined(result.reason, how, after))
 
     def _left(self, result: DeviceCheck, runs: Sequence[Run]) -> DeviceCheck:
-        """Return the result of a capture, after it was checked how its last runs left the devices;
-        these are then ready for another capture.
+        """Check with the probe if the last runs of a capture spoiled the devices, make the devices
+        ready for another capture, and return the result of this capture.
         """
         probe = self._probe or self._last
         if probe is None:
@@ -383,7 +388,7 @@ class Sides:
             return replace(result, reason=_joined(result.reason, how))
         if not self._spoiled(probe):
             if self._probe is None:
-                self._reset()  # it is not known yet that this capture does not spoil the device
+                self._reset()  # this capture may spoil the device: the next one will tell
             return result
         name = probe.capture.name
         if not self._ready(probe):
@@ -392,7 +397,7 @@ class Sides:
         if self._probe is not None:
             how = f"it spoils the device: {name} then ends otherwise"
             return replace(result, reason=_joined(result.reason, how))
-        # the device may have been spoiled before
+        # without a probe it is open which of the two captures spoiled the device
         how = f"{name} then ended otherwise than before, so one of the two spoils the device"
         return replace(result, verdict=UNSTEADY, reason=_joined(result.reason, how))
 
@@ -414,8 +419,9 @@ class Sides:
             side.recover()
 
     def _spoiled(self, probe: Good) -> bool:
-        """Run a probe; True if it ends otherwise than before on a device that is not npulab's
-        own."""
+        """Run a probe; True if on some device, npulab's own aside, its output is not that of
+        before.
+        """
         wrong = False
         for side, output in zip(self._devices, probe.outputs, strict=True):
             if not side.own and side.run(probe.capture).output != output:
@@ -448,7 +454,7 @@ def _end_of(run: Run) -> str:
 
 
 def _ending(name: str, run: Run) -> str:
-    """Return the end of a run without an output in words."""
+    """Return text: how a run without an output ended."""
     verb = {HANG: "hangs", NOT_COVERED: "does not cover it"}.get(run.outcome, "failed")
     if run.reason:
         return f"{name} {verb}: {run.reason}"
@@ -462,14 +468,15 @@ def _compared(
     names: Sequence[str],
     sure: Sequence[bool],
 ) -> DeviceCheck:
-    """Return the result of the outputs of two sides; ``capture`` has the first. A side is ``sure``
-    if npulab's own device wrote its output."""
+    """Return the result of comparing the outputs ``given`` of two sides; ``capture`` holds the
+    first. A side is ``sure`` if npulab's own device wrote its output.
+    """
     ours, theirs = given
     wrong = _places_apart(ours, theirs)
-    behind = max(len(theirs) - len(ours), 0)  # bytes, which differ because one side lacks them
+    behind = max(len(theirs) - len(ours), 0)  # bytes that only ``theirs`` has: all differ
     fill, unseen = _fill(capture, wrong, ours, theirs)
     if result.device is not None:
-        # what two devices write, they write also where no value is
+        # devices write also the bytes that hold no value, so between two devices all bytes count
         fill = wrong[:0]
     left = [f"buffer {name!r} was not compared" for name in outputs_of(capture) if name != OUTPUT]
     left = [*filter(None, [unseen]), *left]
@@ -494,18 +501,16 @@ def _compared(
 
 
 def _places_apart(ours: bytes, theirs: bytes) -> Array:
-    """Return the places of the bytes of ``ours`` that differ in ``theirs``, or are not there."""
+    """Return the places of the bytes of ``ours`` that ``theirs`` lacks or that differ there."""
     both = min(len(ours), len(theirs))
     a, b = np.frombuffer(ours, np.uint8, both), np.frombuffer(theirs, np.uint8, both)
     return np.concatenate([np.flatnonzero(a != b), np.arange(both, len(ours))])
 
 
 def _fill(capture: Capture, wrong: Array, ours: bytes, theirs: bytes) -> tuple[Array, str]:
-    """Return the differing places that hold no value of the output, and a sentence about them. The
-    sentence is "" if there are no such places, or if they are only the rest of a driver's page.
-
-    If it is not known which bytes hold values, all bytes count as values, except the rest of a
-    page.
+    """Return the places in ``wrong`` that hold no value of the output, and a sentence about them:
+    "" if there are none, or if they only fill a driver's page. If it is not known which bytes hold
+    values, all bytes count as values, except those that fill a page.
     """
     if not len(wrong):
         return wrong, ""
@@ -531,7 +536,7 @@ def _fill(capture: Capture, wrong: Array, ours: bytes, theirs: bytes) -> tuple[A
 def _unlike_in_words(
     given: Sequence[bytes], names: Sequence[str], count: int, first: int, size: int
 ) -> str:
-    """Return how two outputs differ."""
+    """Return text: how many bytes of two outputs differ, the first of them, and unequal lengths."""
     seen = []
     for name, data in zip(names, given, strict=True):
         value = "none"
@@ -546,5 +551,5 @@ def _unlike_in_words(
 
 
 def _constant(data: bytes) -> bool:
-    """True if all bytes are the same. A single byte must also be one that fills fresh memory."""
+    """True if all bytes are the same; a single byte must also be one of ``FRESH``."""
     return never_written(data) or (len(data) > 1 and len(set(data)) == 1)

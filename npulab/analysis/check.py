@@ -56,22 +56,24 @@ if TYPE_CHECKING:
     from npulab.quant.layers import Layer
 
 Key = tuple[int, str, str, str]
-RawFields = dict[Key, "tuple[Field, int]"]  # the fields of a capture with their raw values
+# The fields of a capture, each with its raw value, by (task, block, register, field).
+RawFields = dict[Key, "tuple[Field, int]"]
 SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
-# A diff shows at most so many values of a field on each side, and so many registers of an order of
-# writes.
+# A diff shows at most this many values of a field on each side, and this many registers of an order
+# of writes.
 MOST_SHOWN = 5
-# a verdict: outputs are equal, but memory may hold this one value before a job runs
+# The verdict for equal outputs of a single value, which memory may hold before a job runs.
 ONE_VALUE = "one value"
-NOT_EXECUTED = "not executed"  # a verdict: every output is what memory held before the job ran
-# names that stand in place of a field's, if two jobs write a register unequally often, or write
-# registers in another order, and leave the same state
+# The verdict if the captured output is the zero point everywhere, as before a job runs.
+NOT_EXECUTED = "not executed"
+# Names in place of a field's name, for two jobs that leave the same state but write a register
+# unequally often, or write registers in another order.
 WRITES, ORDER = "(writes)", "(order)"
-# the register, in a row of a diff, that stands for a whole job of one of two streams
+# The register in a row of a diff that stands for a whole job.
 JOB = "(job)"
 
 
-# the members of ``Comparison`` that its record has; some are there in another form
+# The members of a ``Comparison`` that ``records`` and ``--json`` write, some in another form.
 RECORDED = (
     "case",
     "target",
@@ -97,8 +99,8 @@ class Comparison:
     """How far a capture agrees with our understanding of its NPU.
 
     ``words`` (of jobs, and of records in buffers) and ``coefficients`` are True if decoding and
-    encoding again gives the same bytes
-    (None if there are none); ``refused`` is True if the coefficients could not be decoded at all.
+    encoding again gives the same bytes (``coefficients`` is None if there are none); ``refused`` is
+    True if the coefficients could not be decoded at all.
 
     ``verdict`` is about the output:
 
@@ -276,8 +278,9 @@ def check(capture: Capture) -> Comparison:
 
 
 def _stream(of: Target, capture: Capture) -> Held:
-    """Compare the recorded command stream with the jobs; an empty result if none was recorded, or
-    if the target cannot read streams."""
+    """Compare the recorded command stream with the jobs; an empty ``Held`` if no stream was
+    recorded, or if the target cannot read streams.
+    """
     data = capture.buffers.get(COMMANDS)
     if data is None:
         return Held()
@@ -309,8 +312,8 @@ def _with_reasons(result: Comparison, reasons: Sequence[str]) -> Comparison:
 
 
 def _not_lifted(result: Comparison, of: Target, capture: Capture, error: Exception) -> Comparison:
-    """Return the comparison of a capture that cannot be lifted. The verdict is "differs" if it can
-    be lifted once its outputs are left out: then the outputs are wrong.
+    """Return the comparison of a capture that cannot be lifted. The verdict is "differs" if the
+    capture can be lifted without its outputs: then the outputs are wrong.
     """
     verdict = "differs"
     if isinstance(error, Unsupported):
@@ -385,7 +388,7 @@ def _replayed(
         cut = cut_of(of, capture, lifted)
         left += left_of(of, capture, lifted, named)
         values = sum(len(memory.predicted) for memory in known if memory.name == OUTPUT)
-        # if the range holds only elements, the fill between them is counted
+        # if the range holds only the bytes of elements, the fill between them is counted, too
         if lifted.output is not None and values == lifted.output.nbytes:
             result = replace(result, fill=fill_of(of, capture, lifted))
     elif OUTPUT in capture.buffers:
@@ -451,8 +454,9 @@ def _refuse(value: Any, what: str, *kinds: type) -> None:
 def _with_coefficients(
     result: Comparison, of: Target, capture: Capture
 ) -> tuple[Comparison, list[str]]:
-    """Return the comparison with the result of decoding the coefficient buffer and encoding it
-    again, and the reasons if that is not possible."""
+    """Return the comparison with ``coefficients``: if the coefficient buffer is the same after
+    decoding and encoding. Return also the reasons if that is not possible.
+    """
     if "coefficients" not in capture.buffers:
         return result, []
     try:
@@ -482,8 +486,9 @@ def _same_records(records: Records) -> bool:
 
 
 def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
-    """Return the comparison with the result for the output, and for captured outputs of the layers
-    within a network."""
+    """Return the comparison after its output, and the captured outputs of layers within a network,
+    were compared with what is emulated.
+    """
     lifted = of.lift(capture)
     layer, x, output = lifted
     result = replace(result, layer=layer, rule=rule_for(of, capture))
@@ -524,12 +529,12 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
 
 
 def _of_output(result: Comparison, output: Array, of: Target, capture: Capture) -> Comparison:
-    """Return the comparison with the result for the recorded output, which is compared with the
-    emulated output of the lifted layer.
+    """Return the comparison after the recorded output was compared with the emulated output of the
+    lifted layer.
     """
     layer = cast("Layer", result.layer)
     predicted = emulate(layer, result.x, result.rule)
-    before = result.compared  # outputs of captured layers that were compared already
+    before = result.compared  # the elements of captured inner layers, compared already
     unlike = ""
     if predicted.shape != output.shape:
         unlike = f"predicted shape {predicted.shape}, captured {output.shape}"
@@ -570,8 +575,9 @@ def _zero_point(layer: Layer | Network) -> int:
 
 
 def _fresh_code(capture: Capture, layer: Layer | Network) -> int | None:
-    """Return the code that the output of a layer may hold before a job writes it; None if a job
-    surely wrote it."""
+    """Return the code that stands for 0 in a layer's output, which memory may hold before a job
+    runs; None if it is known that a job wrote the output.
+    """
     if surely_written(capture):
         return None
     return _zero_point(layer)
@@ -590,8 +596,8 @@ def _captured_layers(capture: Capture) -> list[int]:
 def _layer_by_layer(
     result: Comparison, of: Target, capture: Capture, x: Any, numbers: Sequence[int]
 ) -> Comparison:
-    """Return the comparison with the result for the captured layers of a network, up to the first
-    layer that differs.
+    """Return the comparison after the captured outputs of a network's layers were compared with
+    what is emulated, up to the first layer that differs.
 
     Raises ValueError if a buffer is of a layer that the network does not have.
     """
@@ -648,7 +654,7 @@ def _inputs_of(sources: Sequence[int], x: Any, every: Sequence[Array]) -> Any:
 
 def _tensor(of: Target, name: str, like: Array, capture: Capture) -> Array:
     """Return the tensor in the buffer ``name`` of a capture, in the shape of ``like``. The capture
-    is the last argument, so that ``partial`` can fix the other arguments.
+    comes last, so that ``partial`` can set the arguments before it.
     """
     return of.tensor(capture, name, like)
 
@@ -660,11 +666,9 @@ def with_outputs(
     unwritten: Sequence[Array] = (),
     zero_point: int | None = None,
 ) -> Comparison:
-    """Return the comparison with the result for two outputs of one shape, compared element by
-    element.
-
-    If they are equal, the output is also compared with memory to which no job wrote: with each of
-    the ``unwritten`` outputs, and with the ``zero_point`` if it is given.
+    """Return the comparison after two outputs of one shape were compared element by element. Equal
+    outputs are also compared with memory to which no job wrote: with each of the ``unwritten``
+    outputs, and with the ``zero_point`` if it is given.
     """
     difference = np.abs(steps(predicted, captured))
     wrong = np.argwhere(difference)
@@ -706,8 +710,8 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
     byte, 0 is the lowest), bits, kind, core, channel, plane, row, column, value, weights (how many
     weights the run stands for).
 
-    With ``byte`` there are only runs that have a bit in that byte, or that begin there and have no
-    bits. Raises ValueError if a byte cannot be explained, and for a ``byte`` outside of the
+    With ``byte`` there are only runs that have a bit in that byte, and runs of no bits at its
+    place. Raises ValueError if a byte cannot be explained, and for a ``byte`` outside of the
     buffer.
     """
     from npulab.registers.shown import Table
@@ -837,8 +841,8 @@ def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
 
 
 def _bytes_apart(a: bytes, b: bytes) -> tuple[int, int]:
-    """Return the place of the first byte that differs, and how many bytes differ; a byte that only
-    one side has differs.
+    """Return the place of the first byte that differs, and the number of bytes that differ; bytes
+    that only one side has count as differing.
     """
     both = min(len(a), len(b))
     wrong = np.flatnonzero(np.frombuffer(a, np.uint8, both) != np.frombuffer(b, np.uint8, both))
@@ -879,8 +883,8 @@ class Difference(NamedTuple):
 def differences(a: Capture, b: Capture) -> list[Difference]:
     """Return what differs between two captures: the rows of ``diff``.
 
-    Jobs are compared with the jobs that ``aligned`` puts beside them. Tasks are numbers of jobs of
-    ``a``; an inserted job stands before the job of ``a`` with its task.
+    Each job is compared with the job that ``aligned`` puts beside it. Tasks are numbers of jobs of
+    ``a``; the task of an inserted job is that of the job of ``a`` before which it stands.
     """
     pairs = aligned(a.jobs, b.jobs)
     rows = []
@@ -898,8 +902,9 @@ def differences(a: Capture, b: Capture) -> list[Difference]:
 def fields_side_by_side(
     a: Capture, b: Capture, pairs: Sequence[Pair]
 ) -> tuple[RawFields, RawFields]:
-    """Return the fields of the jobs that two captures have in common, with their raw values; the
-    tasks of both are those of ``a``. ``pairs`` are the jobs side by side."""
+    """Return, for each of two captures, the raw fields of the jobs that both have; tasks are
+    numbers of jobs of ``a``. ``pairs`` are the jobs side by side.
+    """
     numbers = {}
     for task, other in pairs:
         if task is not None and other is not None:
@@ -923,14 +928,15 @@ def differing_records(a: Capture, b: Capture) -> list[Difference]:
 
 
 def of_record(buffer: str, part: Part) -> Difference:
-    """Return the difference that a part of the records in a buffer is."""
+    """Return a part, a difference between the records in a buffer, as a row of ``diff``."""
     address = part.field is not None and part.field.address
     return Difference(0, BUFFER, buffer, part.name, part.a, part.b, address)
 
 
 def jobs_edited(a: Capture, b: Capture, pairs: Sequence[Pair]) -> dict[Edit, Difference]:
-    """Return a row for each job that only one of two captures has, or that stands elsewhere, by its
-    edit; ``pairs`` are their jobs side by side."""
+    """Return a row of ``diff`` for each job that only one of two captures has, or that stands
+    elsewhere, by the edit of the job; ``pairs`` are the jobs side by side.
+    """
     rows = {}
     for edit in edits_of(a.jobs, b.jobs, pairs):
         if edit.kind == CHANGED:
@@ -969,8 +975,8 @@ def _pairs(
 ) -> Iterator[tuple[Key, Seen, Seen]]:
     """Yield (key, values on side a, values on side b) for each field of the captures of two sides.
 
-    A field without a name is left out if its values are only 0 and "register not written", and its
-    register also has named fields, which then describe it.
+    A field without a name is left out if its values are only 0 and None (register not written), and
+    its register has named fields, too.
     """
     fields: dict[Key, Field] = {}
     named = set()
@@ -1015,8 +1021,8 @@ def _address(left: Seen, right: Seen) -> bool:
 def _written_differently(
     task: int, in_a: Job, in_b: Job, maps: Mapping[str, RegisterMap]
 ) -> list[Difference]:
-    """Return the differences between two jobs of register writes that leave the same state:
-    registers that one job writes more often, or another order.
+    """Return the differences between two jobs whose register writes leave the same state: registers
+    that one job writes more often, and another order.
     """
     rows: list[Difference] = []
     for job, other in zip(_with_starts(in_a), _with_starts(in_b), strict=False):
@@ -1048,8 +1054,9 @@ def _values_written(job: Job) -> dict[int, list[int]]:
 
 
 def _names_from(names: Sequence[str], first: int) -> str:
-    """Return a few names as text, from index ``first`` on; "..." stands for the names that are left
-    out."""
+    """Return at most ``MOST_SHOWN`` names as text, from index ``first`` on; "..." stands for names
+    before and after them.
+    """
     end = first + MOST_SHOWN
     shown = list(names[first:end])
     if first:
@@ -1118,14 +1125,15 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
 
 
 def _fields_of_sweep(of: Sweep, other: Sweep) -> dict[Key, tuple[Field, Array]]:
-    """Return the fields of a sweep with their raw values ``(N,)``; a field whose unit another field
-    names has its values instead. They are read with its map or, if it has none, with the map of
-    the other sweep; else they are runs of bits."""
+    """Return the fields of a sweep with their raw values ``(N,)``; if another field states the unit
+    of a field, with its decoded values. The map is that of the sweep, else that of the other sweep,
+    else one of runs of bits.
+    """
     registers = of.registers or other.registers or _runs_of_bits(of, other)
     fields: dict[Key, tuple[Field, Array]] = {}
     for item in registers:
         numbers = item.extract(of.words)
-        if item.meaning.by:  # the unit differs from capture to capture
+        if item.meaning.by:  # raw values say nothing, as the unit differs from capture to capture
             numbers = registers.decode(of.words)[registers.key(item)]
         fields[0, item.block, item.register, item.name] = (item, numbers)
     return fields

@@ -36,8 +36,8 @@ COLUMNS = (
 class Checks(Answer):
     """The results of checks, and the number of captures that could not be read.
 
-    ``explanations`` has what ``nearby`` returned, by the number of the result; None if explanations
-    were not asked for.
+    ``explanations`` has what ``nearby`` returned for a result, by the number of the result, from 0;
+    None if explanations were not asked for.
     """
 
     results: Sequence[Comparison]
@@ -51,7 +51,7 @@ class Checks(Answer):
 
     @property
     def empty(self) -> bool:
-        """True if some capture has recorded outputs, but no output of any capture was compared."""
+        """True if no output was compared, although at least one capture has recorded outputs."""
         recorded = any(result.left for result in self.results)
         return recorded and not any(result.compared for result in self.results)
 
@@ -101,10 +101,10 @@ def check_all(
     """Check captures as ``npulab.check`` does, by the workers of an executor; the results are in
     the order of the captures, for any number of workers.
 
-    Each of ``captures`` is taken when it is sent to a worker, so captures may be read one by one.
-    Executors are those of ``ordered`` in ``npulab.support.executors``. If ``stop`` is set, the
-    results of further captures are missing. ``progress`` is called with the number of captures that
-    are done.
+    Each capture is taken from ``captures`` only when it is sent to a worker, so a generator may
+    read captures one by one. Executors are those of ``ordered`` in ``npulab.support.executors``. If
+    ``stop`` is set, the results of further captures are missing. ``progress`` is called with the
+    number of captures that are done.
     """
     results = []
     for _, result in ordered(check, captures, executor, stop=stop):
@@ -139,7 +139,7 @@ def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
 
 
 def _outcome(result: Comparison) -> str:
-    """Return the last column of a result: its first predicted bytes, or its reason."""
+    """Return the last column of a result's row: its first predicted bytes, or its reason."""
     wrong = result.verdict == "differs"
     if not result.compared:
         if wrong and not result.claims_wrong:
@@ -147,7 +147,7 @@ def _outcome(result: Comparison) -> str:
         return result.reason
     if not wrong:
         return result.shown or result.reason
-    # if outputs differ, the counts show it; a reason is only needed otherwise
+    # if outputs differ, the counts of the row show it, so no reason is needed
     if result.claims_wrong or result.captured is None or not result.mismatches:
         return result.reason
     return ""

@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from npulab.captures.target import Lifted, Target
 
 OUTPUT = "output"
-# start of the name of a buffer that holds a layer's output; the layer's number follows
+# The buffer with the output of layer 3 of a network is called ``output:3``.
 STEP = "output:"
-# names of buffers that hold outputs
+# A buffer holds an output if its whole name matches this.
 OF_OUTPUTS = re.compile(r"output(?:[._-]?\d+|:.*)?", re.DOTALL)
-MOST_NAMED = 4  # most tasks that a sentence names by number
-FRESH = (0, 0xFF)  # bytes that fill memory to which nobody wrote
-# If a target states no alignment of tensors, at most this one, in bytes, is assumed.
+# A sentence names at most this many tasks by number.
+MOST_NAMED = 4
+# Memory to which nobody wrote may be filled with one of these bytes.
+FRESH = (0, 0xFF)
+# If a target states no alignment of tensors, it is assumed to be at most this, in bytes.
 MOST_ALIGNED = 64
-PAGE = 4096  # bytes; drivers allocate memory in multiples of this
+# Drivers allocate memory in multiples of this, in bytes.
+PAGE = 4096
 
 
 def outputs_of(capture: Capture) -> list[str]:
@@ -47,7 +50,7 @@ def without_outputs(capture: Capture) -> dict[str, bytes]:
 
 
 def bytes_unseen(capture: Capture) -> str:
-    """Return a sentence that no recorded output was compared; "" if no output is recorded."""
+    """Return a sentence that says that no recorded output was compared; "" if none is recorded."""
     names = outputs_of(capture)
     size = sum(len(capture.buffers[name]) for name in names)
     if names:
@@ -67,8 +70,9 @@ def extent_of(of: Target, capture: Capture, lifted: Lifted) -> range:
     """Return the range of bytes of the buffer ``output`` that the job writes, according to the
     words of the capture.
 
-    If the target does not state the range, it is the bytes that ``lift`` reads, with the fill after
-    them: at most as many bytes as the longest fill between elements, or as the alignment needs.
+    If the target does not state the range, it is the bytes that ``lift`` reads and the fill after
+    them. This fill is at most as long as the longest fill between elements, or as the alignment
+    needs.
     """
     if of.extent is not None:
         return of.extent(capture, lifted)
@@ -103,8 +107,8 @@ def _places_read(of: Target, capture: Capture, output: Array) -> Array | None:
     """Return, ascending, the places of the bytes of the buffer ``output`` that ``lift`` reads; None
     if they cannot be told.
 
-    They are found by lifting outputs in which each byte holds its own number, one digit of base 256
-    at a time.
+    To find the places, outputs are lifted in which each byte holds a digit (base 256) of its own
+    number, once for each digit.
     """
     size = len(capture.buffers[OUTPUT])
     numbers, places = np.arange(size), np.zeros(output.nbytes, np.int64)
@@ -134,8 +138,8 @@ def _lifted_bytes(of: Target, capture: Capture, data: Array) -> Array:
 
 
 def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
-    """Return a sentence that the buffer ``output`` is shorter than the job's output; "" if it is
-    not.
+    """Return a sentence that says by how much the buffer ``output`` is shorter than the job's
+    output; "" if it is not shorter.
     """
     data = capture.buffers.get(OUTPUT)
     if data is None or lifted.output is None:
@@ -147,10 +151,9 @@ def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
 
 
 def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
-    """Return the number of bytes inside the extent of the output that hold no element of it, if
-    these bytes are not all the same: they may then be data that is not compared.
-
-    Return 0 if they are all the same, or if their places are not known.
+    """Return the number of bytes inside the extent of the output that hold no element of it (fill).
+    Return 0 if these bytes are all the same, or if their places are not known. If they differ, they
+    may be data that is not compared.
     """
     data, output = capture.buffers.get(OUTPUT), lifted.output
     if data is None or output is None:
@@ -199,7 +202,7 @@ def left_of(of: Target, capture: Capture, lifted: Lifted, compared: Collection[s
 
 
 def numbered(tasks: Sequence[int]) -> str:
-    """Return numbers of tasks as text for a sentence, at most ``MOST_NAMED`` of them."""
+    """Return numbers of tasks as text for a sentence; it names at most ``MOST_NAMED`` of them."""
     few = [str(task) for task in tasks[:MOST_NAMED]]
     if len(tasks) > MOST_NAMED:
         few.append("...")
@@ -208,7 +211,8 @@ def numbered(tasks: Sequence[int]) -> str:
 
 def rest_left(capture: Capture, end: int) -> int:
     """Return the number of bytes of the buffer ``output`` after its first ``end`` bytes; 0 if they
-    are only the rest of a driver's page."""
+    only fill a driver's page.
+    """
     rest = max(len(capture.buffers[OUTPUT]) - end, 0)
     if rest and _fills_page(capture, end):
         return 0
@@ -236,19 +240,17 @@ def layers_left(network: Network, numbers: Sequence[int]) -> str:
 
 
 def surely_written(capture: Capture) -> bool:
-    """True if the output was written by npulab's simulated device, and the capture was not changed
-    since."""
+    """True if npulab's simulated device wrote the output, and the capture was not changed since."""
     return capture.simulated and capture.tool == SIMULATED_DEVICE
 
 
 def as_unwritten(
     capture: Capture, name: str, captured: Array, read: Callable[[Capture], Array | None]
 ) -> list[Array]:
-    """Return the arrays that ``read`` would return if no job had written the buffer: one for each
-    byte of ``FRESH``, with the buffer filled with it.
-
-    The list is empty if it is known that a job wrote the buffer, or if the ``captured`` elements
-    differ from each other, because elements of such a buffer are all alike.
+    """Return the arrays that ``read`` would return if no job had written the buffer: for each byte
+    of ``FRESH``, what it reads from a buffer filled with this byte. The list is empty if it is
+    known that a job wrote the buffer, or if the ``captured`` elements differ from each other,
+    because elements of an unwritten buffer are all alike.
     """
     if surely_written(capture) or not _alike(captured):
         return []
@@ -292,7 +294,7 @@ def counted(
     results: Sequence[Any], sides: str, differ: tuple[str, str], others: Mapping[str, int]
 ) -> str:
     """Return a sentence that counts results by verdict: the number of captures, the number that
-    differ, and for each text of ``others`` the number of results that it describes.
+    differ, and for each text of ``others`` the number that is given with it.
 
     ``differ`` are the verbs for one and for several captures; ``sides`` says what was compared.
     """

@@ -35,13 +35,16 @@ from npulab.registers.shown import with_part
 from npulab.support.refuse import refuse_if
 from npulab.support.text import part_said, plural
 
-PER_CELL = 5  # the average number of captures in each pair of bins; limits the number of bins
+# The number of bins is limited so that each pair of bins has this many captures on average.
+PER_CELL = 5
 MOST_BINS = 64
-# captures of a store that figures are made of: 32 for each pair of MOST_BINS bins, so that chance
-# alone gives 63**2 / (2 * n * ln 2), 0.02 bits, which the correction subtracts
+# Figures of a store are made of at most n = MOST_CORRELATED captures: 32 for each pair of MOST_BINS
+# bins. Then chance alone gives 63**2 / (2 * n * ln 2), 0.02 bits, which the correction subtracts.
 MOST_CORRELATED = 2**17
-TEXT = "U"  # numpy's kind of a column that holds texts
-Columns = dict[str, Array]  # the values of each parameter, one for each capture
+# The kind of a numpy column that holds texts.
+TEXT = "U"
+# By the name of a parameter: its values, one for each capture.
+Columns = dict[str, Array]
 
 
 def correlate(
@@ -62,8 +65,8 @@ def correlate(
     for a parameter of texts); ``mutual_information`` in bits; ``law``, which is True if the field
     is equal to the parameter in every capture, as a number or as the bit pattern of a float32, or
     if the law of the field in ``laws`` names the parameter. ``attrs["simulated"]`` of the table is
-    True if the sweep or the laws are simulated. A line below it says of how many jobs it is
-    (``attrs["looked_at"]``), if not of all.
+    True if the sweep or the laws are simulated. If the table is of some jobs only, a line below it
+    says of how many (``attrs["looked_at"]``).
 
     Raises ValueError for fewer than two captures, numbers that are not finite, and arrays of
     different lengths.
@@ -275,8 +278,8 @@ def _bits_at(words: Array, bits: Any) -> Array:
 
 
 def _sampled(words: Any) -> Any:
-    """The words of a store as a sweep: a sample, named by ``looked_at``, if it has many captures.
-    Other words are returned as they are.
+    """The words of a store as a sweep; of more than ``MOST_CORRELATED`` captures only a random
+    sample, named in ``looked_at``. Words of no store are returned as they are.
     """
     if not isinstance(words, SweepStore):
         return words
@@ -287,7 +290,7 @@ def _sampled(words: Any) -> Any:
 
 
 def _tell_part(words: Any) -> None:
-    """Warn that the words of a sweep are of some jobs of its captures, because a returned array
+    """Warn if the words of a sweep are of only some jobs of its captures, because a returned array
     cannot say so.
     """
     looked_at = getattr(words, "looked_at", "")
@@ -352,8 +355,9 @@ def _varying(words: Array) -> Array:
 
 
 def _fields(words: Array, laws: Any, known: RegisterMap | None) -> list[Field]:
-    """Return the fields of the laws, and the runs of other bits that vary, with names made of the
-    names of their words."""
+    """Return the fields of the laws, and the runs of other bits that vary; a run is named after its
+    word.
+    """
     names = tuple(f"w{word}" for word in range(words.shape[1]))
     if known is not None and len(known) == len(names):
         names = known.word_names
@@ -426,8 +430,8 @@ def _named(fields: Sequence[Field], columns: Columns, laws: Any) -> Array:
 
 
 def _bins(rows: int, levels: int) -> int:
-    """Return the number of bins for a column that is compared with a column of ``levels`` different
-    values. ``levels`` 1 means that both columns get the returned number of bins.
+    """Return the number of bins for a column of ``rows`` values that is compared with a column of
+    ``levels`` bins. If ``levels`` is 1, both columns get the returned number of bins.
     """
     if levels == 1:
         fit = math.isqrt(rows // PER_CELL)
@@ -449,8 +453,8 @@ def _ranked(columns: Iterable[Array], bins: int) -> tuple[Array, Array]:
     ranks, codes = [], []
     for column in columns:
         _, place, counts = np.unique(column, return_inverse=True, return_counts=True)
-        # for each value: how many captures have a smaller value, plus half of those that have this
-        # value
+        # for each value: the number of captures with a smaller value, plus half the number with
+        # this value
         middle = np.cumsum(counts) - counts / 2
         binned = np.arange(len(counts))
         if len(counts) > bins:
@@ -476,8 +480,7 @@ def _unit(columns: Array) -> Array:
     moves = np.any(columns != columns[:1], axis=0)
     centred = columns - columns.mean(axis=0)
     columns = np.where(moves, centred, 0.0)
-    # scale first, because squares of very large numbers would be infinite, those of very small ones
-    # 0
+    # scale first: squares of very large numbers would be infinite, of very small numbers 0
     size = np.abs(columns).max(axis=0, initial=0)
     size[size == 0] = 1
     columns = columns / size
@@ -503,7 +506,8 @@ def _information(ours: Array, theirs: Array) -> Array:
         cell = codes[:, None] * size + place
         counts = np.bincount(cell.ravel(), minlength=levels * size)
         joint = counts.reshape(levels, count, high)
-        # every parameter has the same captures, so the first says how often each level is
+        # all parameters have the same captures, so the first one gives the count of each of our
+        # bins
         alone = joint[:, 0].sum(axis=1)
         mine, bins = _entropy(alone[None], rows)
         both, cells = _entropy(joint.transpose(1, 0, 2).reshape(count, -1), rows)

@@ -27,13 +27,14 @@ def is_inserted(part: Difference) -> bool:
 
 
 def number_of(job: str) -> int:
-    """Return the number 14 from the name ``job 14``, which such rows have."""
+    """Return the number 14 from the name ``job 14`` of a job in a row of a diff."""
     return int(_number(job))
 
 
 def edited_job(part: Difference, jobs: int, other: str, kind: str = "") -> str:
-    """Return a row of a whole job as text. ``jobs`` is the number of jobs of the first stream,
-    ``other`` the name of the second one. ``kind`` is the kind of the job, by default its block.
+    """Return a row of a diff that stands for a whole job as text. ``jobs`` is the number of jobs of
+    the first stream, ``other`` the name of the second one. ``kind`` is the kind of the job, by
+    default its block.
 
     >>> edited_job(Difference(3, "LOAD", JOB, "inserted job 14", None, "job 14"), 21, "BAD")
     'job 14 of BAD (LOAD) inserted before job 3'
@@ -53,8 +54,9 @@ def edited_job(part: Difference, jobs: int, other: str, kind: str = "") -> str:
 
 
 def streams_differ(parts: Sequence[Difference], jobs: int) -> str:
-    """Return one sentence with the jobs that differ between two streams; "" if no row stands for a
-    whole job. ``jobs`` is the number of jobs of the first stream.
+    """Return one sentence that names the jobs that only one of two streams has, or that stand
+    elsewhere; "" if no row stands for a whole job. ``jobs`` is the number of jobs of the first
+    stream.
 
     >>> rows = [Difference(3, "LOAD", JOB, "inserted job 3", None, "job 3"),
     ...         Difference(9, "GEMM", "W0", "uop_bgn", 0, 4)]
@@ -83,7 +85,9 @@ def _one(part: Difference, kind: str, jobs: int) -> str:
 
 
 def _several(parts: Sequence[Difference], kind: str, jobs: int) -> str:
-    """Return several edits of a kind as text: ``3 jobs inserted before job 3 (2 LOAD, 1 GEMM)``."""
+    """Return edits of one kind (inserted, left out or moved jobs) as text: ``3 jobs inserted before
+    job 3 (2 LOAD, 1 GEMM)``.
+    """
     text = f"{len(parts)} jobs {kind}"
     places = {_place(part, jobs) for part in parts}
     if kind == INSERTED and len(places) == 1:

@@ -49,14 +49,14 @@ def ignored_fields(
 
     There is a row for each field with a change that was not noticed: task, block, register, field,
     raw, ``tried`` (the number of values), ``unread`` (the values that were not noticed), ``all``
-    (True if no value was noticed), ``effect``, evidence, and ``address`` (True if the field is
-    one). The effect is what ``simulate`` returns for the unread values: "other output" or "hang"
-    ("hang (a guess)" if no board or RTL confirmed it) if any of them causes it, else "same output",
-    or blank if the target does not simulate the capture. ``progress`` is called with the list of
-    fields and yields them one by one.
+    (True if no value was noticed), ``effect``, evidence, and ``address`` (True if the field points
+    into memory). The effect is what ``simulate`` returns for the unread values: "other output" or
+    "hang" ("hang (a guess)" if no board or RTL confirmed it) if any of them causes it, else "same
+    output", or blank if the target does not simulate the capture. ``progress`` is called with the
+    list of fields and yields them one by one.
 
-    A field that is ignored and has an effect is a mistake of ``lift`` that no capture shows yet; a
-    field without an effect in the simulation may have one in the hardware. Raises ValueError for a
+    If an ignored field has an effect, ``lift`` has a mistake that no capture shows yet; a field
+    without an effect in the simulation may have one in the hardware. Raises ValueError for a
     capture that cannot be lifted as it is.
     """
     if not isinstance(capture, Capture):

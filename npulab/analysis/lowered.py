@@ -28,7 +28,7 @@ from npulab.support.refuse import need, refuse_if
 from npulab.support.text import Row, plural
 
 COLUMNS = ("operator", "name", "input", "output", "jobs", "reason")
-ELSEWHERE = "tflite-reference"  # the rule of an operator that the NPU does not run
+ELSEWHERE = "tflite-reference"  # the rounding rule of an operator that the NPU does not run
 
 Progress = Callable[[int, int, str], None]
 
@@ -115,13 +115,13 @@ def lower_model(
     """Return the jobs that a driver would send for each operator of a model, and for an operator
     that the target does not lower the reason.
 
-    ``npu`` is a target or its name; ``options``, such as ``chip`` and ``dialect``, are those of its
-    ``lower``. A capture is named after the number and the name of its operator ("03-conv_2d").
-    ``x`` is the model's input in the shape and type that the model states, with or without the
-    batch, or a tuple if there are several: then each capture has its input too, the emulated output
-    of the operators before it. Operators that are lowered are emulated by the target's rule, all
-    others by ``tflite-reference``. ``progress`` is called with the number of operators that are
-    done, of how many, and the name of the last.
+    ``npu`` is a target or its name; ``options``, such as ``chip`` and ``dialect``, are those of the
+    target's ``lower``. A capture is named after the number and the name of its operator
+    ("03-conv_2d"). ``x`` is the model's input in the shape and type that the model states, with or
+    without the batch, or a tuple if there are several: then each capture has its input too, the
+    emulated output of the operators before it. Operators that are lowered are emulated by the
+    target's rule, all others by ``tflite-reference``. ``progress`` is called with the number of
+    operators that are done, of how many, and the name of the last.
 
     Raises ValueError for a file that is not a model and an input that does not fit it, LookupError
     for an unknown target, chip or option's value.
@@ -177,7 +177,9 @@ def _inputs(graph: Model, x: Any) -> dict[int, Array]:
 
 
 class _Run:
-    """A model that is lowered operator by operator; ``known`` are the tensors computed so far."""
+    """A model that is lowered operator by operator; ``known`` are the tensors computed so far, by
+    number.
+    """
 
     def __init__(
         self, graph: Model, of: Target, options: dict[str, Any], known: dict[int, Array]

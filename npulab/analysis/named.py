@@ -8,8 +8,10 @@ from typing import Any
 from npulab.analysis.laws.found import FieldLaw, Laws
 from npulab.analysis.laws.naming import NAME
 
-PARAMETER = re.compile(r"(\w+)(?: - (\d+))?")  # a law that is a parameter, or one less a number
-RAW = "_raw"  # at the end of the name of a field that holds something else than the parameter
+# A law that is a parameter (``input_w``), or a parameter less a number (``input_w - 1``).
+PARAMETER = re.compile(r"(\w+)(?: - (\d+))?")
+# The end of a field's name if the field is not the parameter itself.
+RAW = "_raw"
 
 
 def named_rows(laws: Laws, block: str = "") -> list[dict[str, Any]]:
@@ -18,9 +20,9 @@ def named_rows(laws: Laws, block: str = "") -> list[dict[str, Any]]:
 
     A field that is ``input_w`` or ``input_w - 1`` is called ``input_w``, and its value is the
     parameter. A field with another law of a parameter ``kernel`` is called ``kernel_raw``, and its
-    value is the number in the word. So is a field ``kernel - 1`` that other laws read, because they
-    read the number in the word. Further fields of the same name get a number: ``kernel_raw_2``. All
-    other fields keep their names by place.
+    value is the number in the word. A field ``kernel - 1`` is called ``kernel_raw``, too, if other
+    laws read it, because laws read the number in the word. Further fields of the same name get a
+    number: ``kernel_raw_2``. All other fields keep the names of their places (``w3_7_0``).
     """
     parameters = set(map(str, laws.parameters))
     read: set[str] = set()
@@ -45,8 +47,9 @@ def named_rows(laws: Laws, block: str = "") -> list[dict[str, Any]]:
 
 
 def _name_and_value(law: FieldLaw, parameters: set[str], is_read: bool) -> tuple[str, str]:
-    """The name of a field, and how its value follows from its bits. The name is "" for a law of
-    several cases, and for a law that reads another field, no parameter, or several.
+    """The name of a field, and the text in the column ``value`` of a register map: how the value
+    follows from the bits. The name is "" for a law of several cases, and for a law that reads
+    another field, no parameter, or several.
     """
     used = parameters & {*NAME.findall(law.text)}
     if len(used) != 1 or len(law.steps) != 1 or law.follows:

@@ -26,16 +26,19 @@ from npulab.captures.capture import Capture, Job
 from npulab.captures.records import Records
 from npulab.registers.fields import Field
 
-# block and field in the key of a whole buffer, and the field of its bytes that are in no record
+# In the key of a whole buffer: its block, its field, and the field of its bytes in no record.
 BUFFER, BYTES, OTHERS = "buffer", "(bytes)", "(bytes in no record)"
 RECORD = "record"
-# Most records, from the first to the last that differs, that are aligned (10 s). In longer runs
-# records with the same number are compared.
+# At most this many records, from the first to the last that differs, are aligned (10 s). In longer
+# runs, records with the same number are compared.
 MOST_ALIGNED = 2**17
-# so are runs of more than FEW records of which fewer than one in SHARED occurs in both
+# Records with the same number are also compared in runs of more than FEW records of which fewer
+# than one in SHARED occurs on both sides.
 FEW, SHARED = 2**10, 64
-MOST_PARTS = 2**12  # most parts of a buffer that a bisection takes apart (6 s of search)
-MOST_KEPT = 8  # most pairs of buffers whose comparison is kept in memory
+# A bisection takes a buffer apart if at most this many parts differ (6 s of search).
+MOST_PARTS = 2**12
+# The comparisons of this many pairs of buffers are kept in memory.
+MOST_KEPT = 8
 
 
 class Part(NamedTuple):
@@ -54,8 +57,9 @@ class Part(NamedTuple):
 class Beside:
     """The records of one buffer in two captures, side by side.
 
-    The first ``first`` records are equal, and so are the last ``last``. ``pairs`` are records
-    between these, by their numbers on both sides.
+    The first ``first`` records are equal, and so are the last ``last``. ``pairs`` are the records
+    between these, each as its number in the first and in the second capture; None on a side without
+    it.
     """
 
     a: Records
@@ -85,7 +89,9 @@ class Beside:
 
     @cached_property
     def _others(self) -> dict[int, int]:
-        """For each record of the first capture that the second one has, too: its number there."""
+        """By the number of each record of the first capture that the second one has, too: its
+        number in the second.
+        """
         others = {}
         for left, right in self.pairs:
             if left is not None and right is not None:
@@ -93,7 +99,9 @@ class Beside:
         return others
 
     def _fields(self, changed: Sequence[Edit]) -> dict[Edit, list[Part]]:
-        """The fields that differ between records that are the same, by the edit."""
+        """The parts for the fields that differ between two records that belong together
+        (``changed``).
+        """
         mine = self.a.words[[edit.a for edit in changed]]
         theirs = self.b.words[[self._others[edit.a] for edit in changed]]
         meant, others_meant = _texts(self.a, mine), _texts(self.b, theirs)
@@ -109,12 +117,14 @@ class Beside:
 
     @property
     def apart(self) -> bool:
-        """True if bytes differ that are in no record."""
+        """True if bytes outside of all records differ."""
         return self.a.outside != self.b.outside
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of the parts, and that of the bytes that are in no record."""
+        """The names of the parts, and, if bytes outside of all records differ, the name of these
+        bytes.
+        """
         return frozenset({OTHERS, *(part.name for part in self.parts)})
 
     def mixed(self, names: Collection[str]) -> bytes:
@@ -184,7 +194,8 @@ def _beside(a: Records, b: Records) -> Beside:
     theirs = b.words[first : len(b) - last]
     longest = max(len(mine), len(theirs))
     apart = longest > FEW and _shared(mine, theirs) * SHARED < longest
-    # a table of at most so many records has no place for one that is inserted
+    # if a map states the most records of a buffer, the buffer is a table: no record is inserted in
+    # it
     if longest > MOST_ALIGNED or apart or a.held.most is not None:
         pairs, edits = _side_by_side(mine, theirs)
     else:
@@ -203,7 +214,7 @@ def _beside(a: Records, b: Records) -> Beside:
 
 
 def _shared(a: Array, b: Array) -> int:
-    """Return the number of different records that occur in both runs."""
+    """Return the number of records, each counted once, that occur in both runs."""
     rows = np.dtype((np.void, a.shape[1] * a.itemsize))
     mine, theirs = (np.unique(np.ascontiguousarray(run).view(rows)) for run in (a, b))
     return len(mine) + len(theirs) - len(np.unique(np.concatenate([mine, theirs])))
@@ -235,7 +246,9 @@ def _equal(a: Array, b: Array) -> int:
 
 
 def _side_by_side(a: Array, b: Array) -> tuple[list[Pair], list[Edit]]:
-    """Return two runs of records by number; those that only the longer has are at its end."""
+    """Pair the records of two runs by their numbers, with the edits; records that only the longer
+    run has come last.
+    """
     both = min(len(a), len(b))
     pairs = [Pair(number, number) for number in range(both)]
     edits = []

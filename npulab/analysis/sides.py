@@ -20,12 +20,14 @@ from npulab.registers.fields import Field
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.text import Row, as_address, plural, rows_of
 
-MOST_SHOWN = 60  # most fields of records that are shown
-SOME = ("differs", "constant", "pairs")  # columns that only diffs of sets and sweeps have
-
-XOR = "xor"  # column of the bits that differ, where nobody named them
+# At most this many fields of records are shown.
+MOST_SHOWN = 60
+# Columns that only diffs of sets and sweeps have.
+SOME = ("differs", "constant", "pairs")
+# The column with the bits that differ in a field without a name.
+XOR = "xor"
 SidePath = str | os.PathLike[str]
-FieldNames = tuple[str, str, str]  # block, register, field
+FieldNames = tuple[str, str, str]  # a field as (block, register, field)
 
 
 def load_sides(
@@ -34,8 +36,9 @@ def load_sides(
     """Return the two sides of a diff, read from paths: captures, sets of captures or sweeps.
 
     Without ``b`` the sides are the two captures in the dump ``a``. With two ``tasks``, ``a`` may
-    also hold one capture, which is then both sides. Raises as ``load_all`` and ``load_sweep``; also
-    ValueError for a side without a capture, and if ``a`` alone does not hold two.
+    also hold one capture, which is then both sides. Errors are those of ``load_all`` and
+    ``load_sweep``; also ValueError for a side without a capture, and if ``a`` alone does not hold
+    two.
     """
     if b is None:
         return _sides_of_one(a, bool(tasks))
@@ -149,7 +152,8 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -
     """Return the rows of ``diff`` and ``diff_buffers`` for two sides that pass the filter
     ``wanted``; with two ``tasks`` only one job of each side is compared.
 
-    Raises as ``diff``; LookupError if no field of either side has a name that the filter asks for.
+    Errors are those of ``diff``, and LookupError if no field of either side has a name that the
+    filter asks for.
     """
     if tasks:
         a, b = jobs_apart(a, b, tasks)
@@ -158,8 +162,8 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -
         known = {_names_of(row) for row in every}
         automatic = known - _declared_names(a) - _declared_names(b)
         wanted.refuse(known)
-        # if a field has equal values in each pair of captures, its values vary, but the sides do
-        # not differ
+        # if a field is equal in each pair of captures, the sides do not differ, although its values
+        # vary
         every = [row for row in every if row["differs"] != "never" and row.get("pairs", 1)]
     else:
         items = {**_items(a), **_items(b)}
@@ -185,7 +189,9 @@ def _names_of(row: Row) -> FieldNames:
 
 
 def _in_base_16(row: Row) -> Row:
-    """Return a row with its numbers in base 16, and the bits that differ if each side has one."""
+    """Return a row with its numbers in base 16, and, if each side has one value, the bits that
+    differ.
+    """
     a, b = row["a"], row["b"]
     shown = {**row, "a": _hex(a), "b": _hex(b)}
     if isinstance(a, int) and isinstance(b, int):
@@ -202,7 +208,9 @@ def _hex(value: Any) -> Any:
 
 
 def _names_in_record(row: Row, side: Capture) -> FieldNames:
-    """Return the names of the field of a record; those of the row for a whole record."""
+    """Return (block, register, field) of a record's field as its map names it; the row's own names
+    for a whole record.
+    """
     records = side.records[row["register"]]
     _, _, name = row["field"].rpartition(" ")
     item = records.fields.get(name.removeprefix(f"{records.block}."))
@@ -231,8 +239,9 @@ def _items(side: Capture | CaptureSet) -> dict[FieldNames, Field]:
 
 
 def jobs_of(*sides: Any) -> Sequence[Job]:
-    """Return jobs by their number: those of the first capture among the sides, and further ones if
-    another capture has more."""
+    """Return jobs by their number: those of the first capture among ``sides``, then the further
+    jobs of a capture that has more.
+    """
     jobs: tuple[Job, ...] = ()
     for side in sides:
         if isinstance(side, Capture):

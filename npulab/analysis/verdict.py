@@ -113,17 +113,17 @@ class Rechecked(Answer):
 
 def recheck(verdict: Verdict, folder: Path = Path(), device: Any = None) -> Rechecked:
     """Check a verdict again: the files of its inputs, its controls, and the answer that its journal
-    gives. With a ``device``, the controls and each group of culprits alone are run on it.
+    gives. With a ``device``, also run the controls, and each group of culprits alone.
 
     Paths are relative to the working folder or, if there is no such file, to ``folder``. Raises
-    ValueError if an input is no capture, or the journal is none.
+    ValueError if an input is no capture, or the journal cannot be read.
     """
     points = []
     captures = {}
     for name, stated in verdict["inputs"].items():
         path = _place(stated["path"], folder)
         points.append(_same_files(name, path, stated))
-        # a changed file may no longer be a capture
+        # after its files changed, an input may no longer be a capture
         if points[-1].holds:
             captures[name] = store.load(path)
             points.append(_same_content(name, captures[name], stated))
@@ -161,7 +161,7 @@ def _same_content(name: str, capture: Capture, stated: Mapping[str, Any]) -> Poi
 
 
 def _controls_hold(runs: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """One point for each control: it ran, and held at its last run."""
+    """One point for each control, which holds if the control ran and held in its last run."""
     points = []
     for name in ("good", "bad"):
         held = [bool(run["held"]) for run in runs if run["control"] == name]
@@ -182,7 +182,7 @@ def _recounted(verdict: Verdict, good: Capture, bad: Capture) -> Bisected:
 
 
 def _same_outcome(stated: Mapping[str, Any], found: Bisected) -> Point:
-    # if controls ended the search, its answer is less than its journal gives
+    # if controls ended the search, the stated answer may lack ``found``, which the journal gives
     groups = tuple(tuple(_key(key) for key in group) for group in stated["groups"])
     same = groups == found.groups and bool(stated["found"]) <= found.found
     trials = plural(found.queries, "trial")
@@ -200,7 +200,7 @@ def _replayed(found: Bisected, captures: Mapping[str, Capture], device: Any) -> 
     culprits alone.
     """
     good = captures.get("good control")
-    # bisect compares with what the device expects, which may not be what the capture has
+    # ``bisect`` compares outputs with those that the device expects, so the good control gets these
     if good is None:
         good = found.good
         if getattr(device, "expected", None) is not None:
