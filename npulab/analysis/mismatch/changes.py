@@ -32,14 +32,17 @@ from npulab.quant.emulate.saturating import of_outputs
 from npulab.quant.layers import ACTIVATIONS, Conv2D, Pair, Pool2D, pads
 from npulab.quant.rules import ORDERS, RULES
 
-ENOUGH = 16  # outputs besides the most frequent code; fewer are equal to a change by chance
-SEEN = 64  # most wrong outputs on which a way to add products is tried first
-# number of products that are added in a group, and bits of the register that saturates; 18 bits
-# hold the sum of any four products of 8-bit codes, so wider registers do not saturate
+# If fewer outputs than this differ from the most frequent code, a change may fit them by chance.
+ENOUGH = 16
+# A way to add products is first tried on at most this many wrong outputs.
+SEEN = 64
+# Groups of this many products are added in registers of this many bits, which saturate. Wider
+# registers do not: 18 bits hold the sum of any four products of 8-bit codes.
 GROUPS, WIDTHS = (2, 4), (16, 17, 15, 14, 13, 12)
 
-Changes = Iterator[tuple[str, str, Callable[[Any], Any]]]  # text, part, function of each
-# kinds of changes, each with the function that yields its changes
+# Changes of one kind, each as (text, part that it replaces, function that applies it).
+Changes = Iterator[tuple[str, str, Callable[[Any], Any]]]
+# Kinds of changes, each with the function that yields the changes of this kind.
 Kinds = tuple[tuple[str, Callable[[Any, Array], Changes]], ...]
 Of = TypeVar("Of", bound=Explanation)
 Windowed = Conv2D | Pool2D
@@ -79,9 +82,7 @@ def with_layer(of: Of, **changed: Any) -> Of:
 
 
 def after(of: Of, change: TensorChange) -> Of:
-    """Return the hypothesis with one more change of its outputs, which is applied after all
-    others.
-    """
+    """Return the hypothesis with one more change of its outputs, which is applied last."""
     return replace(of, after=(*of.after, change))
 
 
@@ -101,7 +102,8 @@ def _rules(start: Hypothesis, output: Array) -> Changes:
     dtype = output.dtype.name
     names = [name for name, rule in RULES.items() if dtype in rule.types]
     family, _, _ = present.partition(":")
-    names.sort(key=lambda name: name.partition(":")[0] != family)  # rules of the same family first
+    # rules of the present rule's family come first
+    names.sort(key=lambda name: name.partition(":")[0] != family)
     if base in RULES:
         names += [f"{base}:{order}" for order in ORDERS]
     names += ENGINES
@@ -231,7 +233,7 @@ def _saturations(start: Hypothesis, output: Array) -> Changes:
     layer, x = start.layer, start.x
     sums = Sums()
     predicted = predict(start, sums)
-    # a narrow register can explain any constant output, so few different outputs prove nothing
+    # a narrow register explains any constant output, so few different outputs prove nothing
     if predicted.shape != output.shape or varied(output) < ENOUGH:
         return
     channels = output.shape[-1]
@@ -255,8 +257,8 @@ def _saturations(start: Hypothesis, output: Array) -> Changes:
 
 
 def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
-    """Yield, for a layer, the sizes of groups, widths of registers, and orders of products that can
-    differ in the sum.
+    """Yield the ways to add a layer's products in groups that may saturate differently: by size of
+    groups, width of the register, and order of the products.
     """
     depth = 1
     kernel = (1, 1)
@@ -271,8 +273,8 @@ def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
         orders = ["HWC"]
         if kernel != (1, 1) and depth > 1:
             orders.append("CHW")
-        # if the depth is a multiple of the group, each group has products of one tap, so the order
-        # of the taps does not matter
+        # if the number of input channels is a multiple of the group, each group has products of one
+        # tap, so the order of taps does not matter
         if 1 not in kernel and depth % group:
             orders.append("WHC")
         for order, kept in product(orders, stored):
@@ -349,8 +351,8 @@ def _named_paddings(layer: Windowed) -> Iterator[tuple[str, Any]]:
 
 
 def _other_side(border: Pair) -> str:
-    """Return the words for a border whose larger side is on the other side than stated: "in front"
-    or "behind".
+    """Return the side of a border that would be the larger one if its two sides were exchanged: "in
+    front" or "behind".
     """
     before, behind = border
     if before < behind:
@@ -359,16 +361,16 @@ def _other_side(border: Pair) -> str:
 
 
 def _moved(border: tuple[Pair, Pair], down: int, across: int) -> tuple[Pair, Pair]:
-    """Return the border that moves every window down and across by so many pixels; a side below 0
-    cuts the image.
+    """Return the border with which every window lies ``down`` pixels lower and ``across`` pixels
+    further right; a side below 0 cuts the image.
     """
     (top, bottom), (left, right) = border
     return (top - down, bottom + down), (left - across, right + across)
 
 
 def _with_pads(of: Of, border: tuple[Pair, Pair], **changed: Any) -> Of:
-    """Return the hypothesis with this border, and the layer changed to fit. A side below 0 cuts
-    rows or columns off the image; a part of the border that no window reaches is left out.
+    """Return the hypothesis with this border and the other changes to the layer. A side below 0
+    cuts rows or columns off the image; a part of the border that no window reaches is left out.
     """
     layer = of.layer
     assert isinstance(layer, Windowed)
@@ -457,8 +459,8 @@ def with_window(of: Of, output: Array, **changed: Any) -> Of:
 
 
 def _refitted(of: Hypothesis, output: Array, **changed: Any) -> Hypothesis:
-    """Return the hypothesis with the layer changed. The layer keeps its border if the output's
-    shape is right with it, else it gets the border that this shape needs.
+    """Return the hypothesis with the layer changed. The layer keeps its border if that gives the
+    shape of the captured output, else it gets the border that this shape needs.
     """
     layer = of.layer
     assert isinstance(layer, Conv2D)
@@ -527,8 +529,7 @@ def reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, TensorC
         if height == width:
             yield "rows and columns swapped", partial(np.swapaxes, axis1=-2, axis2=-3)
     if count > 1 and height * width > 1:
-        # the order of the bytes in memory is read wrongly: channel after channel, or pixel after
-        # pixel
+        # the elements are stored plane by plane but read pixel by pixel, or the reverse
         yield "stored plane by plane", _read_as_planes
         yield "stored pixel by pixel", _read_as_pixels
 

@@ -1,7 +1,6 @@
 """Changes that are computed from the captured output: unwritten channels, permuted channels, other
-biases.
-
-Each fits many numbers at once, so it is tried only if no plainer change makes the outputs equal.
+biases. Each change fits many numbers at once, so it is tried only if no plainer change makes the
+outputs equal.
 """
 
 from __future__ import annotations
@@ -21,11 +20,13 @@ from npulab.quant.emulate import clamp_range
 from npulab.quant.layers import Conv2D, Pool2D
 
 UNWRITTEN = "unwritten"
-RUN = 8  # fewest neighbouring outputs of one code that count as unwritten
-# fewest outputs of a channel from which its bias is fitted; saturated outputs and outputs of the
-# most frequent code do not count
+# At least this many neighbouring outputs of one code count as unwritten.
+RUN = 8
+# A bias is fitted from at least this many outputs of its channel; saturated outputs and outputs of
+# the most frequent code do not count.
 FREE = 4
-SHOWN = 8  # most channels that a text names
+# A text names at most this many channels.
+SHOWN = 8
 BIASES_SHOWN = 4
 
 
@@ -59,7 +60,7 @@ def unwritten(start: Explanation, predicted: Array, output: Array) -> list[Chang
 
 
 def _runs_of_true(flags: Array, least: int) -> list[Array]:
-    """Return the indices of each run of at least ``least`` True flags."""
+    """Return the runs of at least ``least`` neighbouring True flags, each as the indices in it."""
     starts = np.flatnonzero(np.diff(flags)) + 1
     runs = np.split(np.arange(len(flags)), starts)
     return [run for run in runs if flags[run[0]] and len(run) >= least]
@@ -108,8 +109,8 @@ def other_bias(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -
     """Return the change to the biases that explains all outputs of each channel, as a list; empty
     if there is none.
 
-    Each output allows an interval of accumulators, and all intervals of a channel must have a
-    number in common.
+    Each output allows an interval of changes to its bias, and all intervals of a channel must have
+    a number in common.
     """
     layer = start.layer
     count = output.shape[-1]

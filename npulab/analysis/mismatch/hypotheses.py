@@ -1,4 +1,5 @@
-"""Which neighbouring explanation makes an output that differs equal.
+"""Which neighbouring explanation of a layer predicts a captured output that the present one does
+not.
 
 ``changes`` has the table of all changes of an explanation, ``fits`` computes changes from the
 output, ``predicting`` computes the output of an explanation, ``pooling`` does both for a pooling
@@ -33,10 +34,14 @@ from npulab.support.refuse import refuse_if
 COLUMNS = ["kind", "change", "mismatches", "compared", "equal"]
 PRESENT = "present"
 FIELD = "field"
-FIELDS = "fields"  # the attribute of the table that says what was tried on the simulated device
-MOST_SHOWN = 8  # most changes of one kind that a line of the summary names
-FIRST = 6  # most single changes that are tried together with every other change
-WORK = 2 * 10**10  # most products to compute for all pairs together: about a second
+# The attribute of the table that says which fields were tried on the simulated device.
+FIELDS = "fields"
+# A line of the summary names at most this many changes of one kind.
+MOST_SHOWN = 8
+# At most this many single changes are tried together with every other change.
+FIRST = 6
+# All pairs of changes together compute at most this many products, in about a second.
+WORK = 2 * 10**10
 Progress = Callable[[list[Change]], Iterable[Change]]
 Fit = Callable[[Any, Array, Array, Any], list[Change]]
 
@@ -44,10 +49,11 @@ Fit = Callable[[Any, Array, Array, Any], list[Change]]
 class Method(NamedTuple):
     """How a kind of layer is explained.
 
-    ``predict`` gives an output; ``kinds`` are the kinds of changes; ``kept`` makes the object that
-    keeps sums for many predictions. The fits ``solved``, of one number, are tried with the changes;
-    ``before_pairs`` and ``after_pairs`` are tried before and after pairs of changes. ``cost`` is
-    that of one prediction in products.
+    ``predict`` returns the output of an explanation; ``kinds`` are the kinds of changes; ``kept``
+    makes the object that keeps sums for many predictions. A fit computes changes from the output:
+    ``solved`` fits one number and is tried with the single changes, ``before_pairs`` and
+    ``after_pairs`` before and after pairs of changes. ``cost`` returns the products that one
+    prediction takes.
     """
 
     predict: Callable[..., Array]
@@ -60,8 +66,8 @@ class Method(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A change, and the number of outputs that differ with it. When they are sorted, changes with
-    equally many mismatches keep the order of the table.
+    """A change, and the number of outputs that differ with it. Changes with equally many mismatches
+    are sorted by ``number``, their place in the table.
     """
 
     mismatches: int
@@ -183,7 +189,7 @@ def _parts_of_comparison(found: Any) -> list[Any]:
     )
     layer, x, output, rule = parts
     if isinstance(layer, FullyConnected):
-        # a row for each batch
+        # each batch is a row of an image
         outputs, inputs = layer.weights.shape
         x = np.reshape(x, (-1, inputs))
         output = np.reshape(output, (-1, outputs))
@@ -241,7 +247,7 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
 
 
 def takes_several(kind: str) -> bool:
-    """True if an explanation of this kind is more than one change."""
+    """True if an explanation of this kind is a pair of changes."""
     return " + " in kind
 
 
@@ -266,7 +272,7 @@ class _Search:
     method: Method
     kept: Any
     capture: Capture | None = None
-    # what was tried on the simulated device, said when the search is over
+    # sentences on what was tried on the simulated device, said at the end of the search
     said: list[str] = field(default_factory=lambda: [""])
 
     def rows(self) -> list[Tried]:
@@ -287,8 +293,7 @@ class _Search:
             changes += self._solved(self.start, predicted)
         count = len(changes)
         found = list(self._tried(self.start, self.progress(changes), self.kept))
-        # changes that fit many numbers are tried last, and only if enough outputs can contradict
-        # them
+        # fits of many numbers come last, and only if enough outputs can contradict them
         if enough and not _reordered(found):
             for fit in self.method.before_pairs:
                 found += self._fitted(fit, predicted, count)
@@ -320,8 +325,9 @@ class _Search:
         return changes
 
     def _fields(self, number: int, answered: bool) -> list[Tried]:
-        """Return the trials of fields on the target's simulated device, fewer of them if the layer
-        explains the output already; ``number`` places them behind the changes of the layer."""
+        """Return the trials of fields on the target's simulated device, fewer of them if the output
+        is ``answered`` by a change of the layer; ``number`` is their place in the table.
+        """
         if self.capture is None or OUTPUT not in self.capture.buffers:
             return []
         trials = field_trials(self.capture, self.output.itemsize, self.progress, answered)
@@ -329,8 +335,8 @@ class _Search:
         return [Tried(trial.mismatches, number, FIELD, trial.words) for trial in trials.trials]
 
     def _fitted(self, fit: Fit, predicted: Array, number: int) -> list[Tried]:
-        """Return the changes that a fit computes from the outputs; ``number`` places them behind
-        the other changes.
+        """Return the changes that a fit computes from the outputs; ``number`` is their place in the
+        table, after the other changes.
         """
         if predicted.shape != self.output.shape:
             return []
@@ -343,7 +349,7 @@ class _Search:
         for number, change in enumerate(changes):
             try:
                 predicted = self.method.predict(change.apply(start), kept, shape)
-            except (ValueError, LookupError):  # a change that is not possible
+            except (ValueError, LookupError):  # the change is not possible for this layer
                 continue
             if predicted.shape == shape:
                 wrong = _mismatches(predicted, self.output)
@@ -383,8 +389,8 @@ class _Search:
 
 
 def _cost_of_weighted(start: Hypothesis, output: Array) -> int:
-    """Return the cost of one prediction, in products that take the same time: an output to
-    requantize, a weight to prepare and a call each count as several products.
+    """Return the cost of one prediction as the number of products that take the same time. Each
+    output to requantize, each weight to prepare and the call count as several products.
     """
     weights = start.layer.weights.size
     products = weights // output.shape[-1] + 200
@@ -431,13 +437,13 @@ def _holds(found: list[Tried]) -> bool:
 
 
 def _reordered(found: list[Tried]) -> bool:
-    """True if another order of the outputs explains them, which has a name then."""
+    """True if an order of the outputs that has a name explains them."""
     return any(row.mismatches == 0 and row.words.startswith("output ") for row in found)
 
 
 def _nearer(few: int, many: int) -> bool:
-    """True if ``few`` mismatches are fewer than ``many`` by more than chance gives: any other
-    explanation predicts some of the wrong outputs correctly.
+    """True if ``few`` mismatches are fewer than ``many`` by more than chance: any other explanation
+    is right for some of the wrong outputs.
     """
     return few == 0 < many or many - few > 4 * (many / 64 + 1) ** 0.5
 

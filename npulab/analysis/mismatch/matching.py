@@ -1,5 +1,5 @@
-"""Which job of a recorded run is which operator of a model, and for which of these jobs the other
-jobs move data.
+"""Which job of a recorded run is which operator of a model, and for which computing job each other
+job moves data.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from npulab.captures.capture import Capture
 from npulab.captures.registry import target
 from npulab.quant.layers import Conv2D, FullyConnected, Layer
 
-TOLERANCE = 2.0**-12  # relative difference of equal scales; fixed point keeps 15 bits or more
-# share of the values stated by both job and operator that must agree, if some differ, for the two
-# to be a pair
+# Scales are equal up to this relative difference, since fixed point keeps 15 bits or more.
+TOLERANCE = 2.0**-12
+# A job and an operator may be a pair if at least this share of the values that both state agrees.
 LIKENESS = 0.6
-# The weight of a pair of job and operator: if all values agree, EXACT, and EACH for every value; if
-# some differ, PARTLY times the share that agrees; and CONTENT more if the stored weights agree. The
-# numbers are whole, so that sums are exact.
+# The weight of a pair of job and operator is EXACT if all values agree, and EACH more for every
+# value. If some values differ, it is PARTLY times the share that agrees. CONTENT is added if the
+# stored weights agree. The numbers are whole, so that sums are exact.
 EXACT, PARTLY, EACH, CONTENT = 1000, 500, 10, 100
-CODE_SHIFT = 128  # an int8 code plus this is the uint8 code of the same weight
+# The uint8 code of a weight is its int8 code plus this.
+CODE_SHIFT = 128
 
 Outline = Mapping[str, Any]
 
@@ -36,8 +37,8 @@ def match(
     captures: Mapping[int, Capture],
     layers: Mapping[int, Layer],
 ) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the number of the operator of each job; and for each job the further operators that
-    fit it as well.
+    """Return two dicts by the number of a job: the number of its operator, and the numbers of
+    further operators that fit the job equally well.
     """
     jobs, numbers = list(outlines), list(wanted)
     weights = np.zeros((len(jobs), len(numbers)), np.int64)
@@ -50,7 +51,7 @@ def match(
     for row, columns in enumerate(found):
         if len(columns) < 2 and all(claims[column] == 1 for column in columns):
             continue
-        # order and outlines allow several operators: the stored weights of the layers decide
+        # if order and outlines allow several operators, the stored weights of the layers decide
         if counts is None:
             counts = {number: _histogram(layer) for number, layer in layers.items()}
         capture = captures[jobs[row]]
@@ -104,8 +105,8 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def _alignments(weights: Array) -> list[list[int]]:
-    """Return, for each row, the columns with which some heaviest matching pairs it. A matching
-    keeps the order of rows and columns.
+    """Return, for each row, the columns that it is paired with in a matching of the highest total
+    weight. A matching keeps the order of rows and columns.
     """
     before = _heaviest(weights)
     after = _heaviest(weights[::-1, ::-1])[::-1, ::-1]
@@ -115,14 +116,14 @@ def _alignments(weights: Array) -> list[list[int]]:
 
 
 def _heaviest(weights: Array) -> Array:
-    """Return a table: at [i, j] the weight of the heaviest matching of the first i rows with the
-    first j columns.
+    """Return a table with, at [i, j], the highest total weight of a matching of the first i rows
+    with the first j columns.
     """
     rows, columns = weights.shape
     out = np.zeros((rows + 1, columns + 1), np.int64)
     for row, line in enumerate(weights):
-        # either this row has no partner, or it is paired with a column, next to the best matching
-        # before both
+        # either this row has no partner, or a column that is added to the best matching of the rows
+        # and columns before
         paired = out[row, :-1] + line * (line > 0)
         best = np.maximum(out[row, 1:], paired)
         out[row + 1, 1:] = np.maximum.accumulate(best)
@@ -137,8 +138,8 @@ def _lifted(capture: Capture) -> Layer | None:
 
 
 def _histogram(layer: Layer | None) -> tuple[int, ...] | None:
-    """Return how often each weight code occurs, None for a layer without weight codes. The zero
-    point counts 0, because lowering may add zero points as fill.
+    """Return how often each weight code occurs; None for a layer without weight codes. The zero
+    point is not counted, because lowering may add zero points as fill.
     """
     if not isinstance(layer, Conv2D | FullyConnected) or layer.weights.dtype.kind not in "iu":
         return None
@@ -176,8 +177,8 @@ def owners(captures: Sequence[Capture]) -> dict[int, int | None]:
     """
     computing = [n for n, capture in enumerate(captures) if computes(capture)]
     found: dict[int, int | None] = {}
-    # from the last job to the first, since a job may write the input of a later job that only moves
-    # data
+    # from the last job to the first: a job may write the input of a later one that only moves data,
+    # too
     for n in reversed(range(len(captures))):
         if n not in computing:
             found[n] = _owner(n, captures, computing, found)

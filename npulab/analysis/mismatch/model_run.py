@@ -65,16 +65,17 @@ COLUMNS = (
     "verdict",
     "reason",
 )
-# columns that the table of a notebook leaves out
+# Columns that the table in a notebook leaves out.
 NOT_IN_TABLE = ("input", "output", "provenance", "words", "coefficients")
-# columns for the fields of an operator's jobs
+# Columns of the table of fields in the details of an operator.
 FIELDS = ("task", "register", "field", "bits", "value", "evidence")
 NOT_RUN = "no job of the run is like it; the driver left it to the CPU, or its files are missing"
 NO_OPERATOR = "no operator of the model is like it"
 NO_MOVES = "moves data for no job of the run"
 SIMULATED = "simulated device"
 
-Run = Callable[..., Iterable[Comparison]]  # calls a function for each capture, as ``map`` does
+# Calls a function for each capture and returns the results in order, as ``map`` does.
+Run = Callable[..., Iterable[Comparison]]
 
 
 def check_run(
@@ -118,10 +119,10 @@ class OperatorCheck:
     """The result of one operator of a model in a run.
 
     ``operator`` is its number in the file (None for a job that is not an operator of the model),
-    ``cases`` the names of the captures of its jobs in order, and ``captures`` these captures.
-    ``inference`` is the number of the inference in the recording, from 0. ``shapes`` are input and
-    output as the model states them. ``verdict`` is one of ``VERDICTS``, ``reason`` its reason in
-    words; ``comparison`` is that of the job that decides the verdict.
+    ``captures`` the captures of its jobs in order, and ``cases`` their names. ``inference`` is the
+    number of the inference in the recording, from 0. ``shapes`` are input and output as the model
+    states them. ``verdict`` is one of ``VERDICTS``, ``reason`` its reason in words, ``comparison``
+    the comparison of the job that decides it.
     """
 
     operator: int | None
@@ -310,8 +311,8 @@ class RunCheck(Answer):
 
 @dataclass(frozen=True)
 class _WantedModel:
-    """A model, and the values that its jobs should state: ``layers`` (of the operators that are
-    layers), their ``outlines``, and ``shapes``, each by the number of the operator.
+    """A model, and the values that its jobs should state: ``layers``, the values that words of
+    their jobs state (``outlines``), and ``shapes``, each by the number of the operator.
     """
 
     graph: Model
@@ -371,7 +372,7 @@ class _Inference:
         owned = owners(self.captures)
         places = {number: place for place, number in enumerate(graph.by_operator)}
         rows: list[tuple[float, OperatorCheck]] = []
-        last = -1.0  # a job that is no operator comes after the operator that ran before it
+        last = -1.0  # place of the last operator: a job that is no operator comes after it
         for n in range(len(self.captures)):
             if owned.get(n) is not None:
                 continue
@@ -480,7 +481,7 @@ def _checked(capture: Capture) -> Comparison:
     except (ValueError, LookupError, Hang):
         return result
     size = len(capture.buffers["output"])
-    both = min(len(predicted), size)  # the simulated output may be longer than the buffer
+    both = min(len(predicted), size)  # one may be longer than the other
     if not both:
         return result
     captured = np.frombuffer(capture.buffers["output"], np.uint8, both)
@@ -546,7 +547,7 @@ def _verdict(
 
 
 def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> list[str]:
-    """Return the values in which a job differs from the operator of the model, as texts."""
+    """Return a text for each value in which a job differs from the operator of the model."""
     reasons = []
     for name, value in wanted.items():
         if name in outline and not same_value(outline[name], value):
@@ -563,8 +564,8 @@ def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> lis
     if mine.size == theirs.size:
         wrong = np.count_nonzero(mine.ravel() != theirs.ravel())
         if mine.ndim == 4 and theirs.ndim != 4:
-            # a fully connected layer may be stored as a convolution whose weights are in the order
-            # of planes
+            # a job may hold a fully connected layer as a convolution, with its weights plane by
+            # plane
             planes = mine.transpose(0, 3, 1, 2)
             wrong = min(wrong, np.count_nonzero(planes.ravel() != theirs.ravel()))
         if wrong:

@@ -27,7 +27,7 @@ from npulab.quant.emulate import ENGINES, emulate
 from npulab.quant.layers import ACTIVATIONS
 from npulab.quant.layers.real import PAIRED
 
-# the changes that are tried for a zero point, and for the exponent of a scale
+# A zero point, or the exponent of a scale, is changed by each of these.
 STEPS = (1, -1, 2, -2)
 SCALES = ("input_q", "other_q", "output_q")
 

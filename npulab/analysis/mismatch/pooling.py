@@ -1,9 +1,9 @@
 """The predicted output of a pooling layer, and the changes of its explanation: a table of kinds,
 like that of ``changes``.
 
-An average is taken in steps, and a device may do each of them in its own way: the sum; the bits of
-it that a register keeps; the division, at once or by width and height, with reciprocals or without;
-the rounding.
+An average is computed in steps, and a device may do each step in its own way: the sum; the bits of
+the sum that a register keeps; the division, at once or by width and height, with reciprocals or
+without; the rounding.
 """
 
 from __future__ import annotations
@@ -41,25 +41,34 @@ from npulab.quant.layers.plain import CENTRED
 from npulab.quant.rules import ROUNDINGS, divided, shift_right
 
 TAKE = {"average": np.add, "max": np.maximum, "min": np.minimum}
-# bits behind the point of a reciprocal, the usual ones first
+# Numbers of fraction bits of a reciprocal, the usual ones first.
 FRACTIONS = (16, 15, 31, 8, 24, 20, 14, 13, 12, 11, 10, 9, 7)
 NEAREST, DOWN, UP = "nearest", "down", "up"
 WIDTH, HEIGHT = "width", "height"
 SUM, ROWS, COLUMNS, BETWEEN = "sums", "sums along rows", "sums along columns", "first quotients"
 WRAPPED, SATURATED, CUT = "wrapped at", "saturated at", "cut to the low bits of"
-# rows and columns by which a window or a stride may be off
+# A window or a stride may be off by these numbers of (rows, columns).
 STEPS = ((0, 1), (1, 0), (1, 1), (0, -1), (-1, 0), (-1, -1))
-ALIKE_SHOWN = 3  # most other reciprocals that a text names
-MOST_SUMS = 2**15  # most sums, of all numbers of taps, for which every reciprocal is computed
-PLACES = 9  # places between the lowest and the highest sum where reciprocals are compared
-LEAST_FITTED = 32  # fewest bits of outputs that a fit of a number for each output has to explain
-MOST_HELD = 8  # most sums and tables that are kept
-LEAST_TABLE = 2**14  # a table of so many numbers is no loss
-MOST_FITTED = 20  # highest power of two whose multiples are fitted
+# A text names at most this many further reciprocals that give the same averages.
+ALIKE_SHOWN = 3
+# Reciprocals are compared for every sum if there are at most this many sums.
+MOST_SUMS = 2**15
+# If there are more sums, reciprocals are compared at this many places of the range of sums.
+PLACES = 9
+# If a number is fitted to each output, the outputs must hold this many bits more than the numbers.
+LEAST_FITTED = 32
+# The first sums and tables that were asked for are kept, at most this many.
+MOST_HELD = 8
+# A table is used if it has fewer entries than there are sums, plus this.
+LEAST_TABLE = 2**14
+# Multiples of powers of two up to this exponent are fitted.
+MOST_FITTED = 20
 
 
 class Reciprocal(NamedTuple):
-    """A factor in place of a divisor: ``2**fraction / divisor``, rounded to a whole number."""
+    """A reciprocal in place of a division: the factor ``2**fraction / divisor``, ``rounded`` to a
+    whole number.
+    """
 
     fraction: int
     rounded: str
@@ -74,7 +83,9 @@ class Reciprocal(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a register keeps of sums (``where``): how many ``bits``, and ``how``."""
+    """What a register that is too narrow keeps: ``where`` says of which sums, ``bits`` how many
+    bits, and ``how`` the others are lost.
+    """
 
     where: str
     bits: int
@@ -136,11 +147,12 @@ class Pooled(Explanation):
 
 
 class Table(NamedTuple):
-    """The different sums of windows, for which a function of a sum is computed once each.
+    """All values that sums of windows may have: a function of a sum is computed once for each
+    value.
 
-    ``numbers (1, S)`` are the sums. ``down`` and ``across`` ``(K, 1)`` are the numbers of taps
-    inside the image, for each kind of window. ``places`` gives for each sum ``(N, H, W, C)`` its
-    place in a table ``(K, S)``.
+    ``numbers (1, S)`` are the values. ``down (K, 1)`` and ``across (K, 1)`` are the rows and
+    columns of taps inside the image, for each of K kinds of windows. ``places (N, H, W, C)`` has
+    for each window its index in the flat table ``(K, S)`` of the results.
     """
 
     numbers: Array
@@ -164,8 +176,8 @@ class Windows:
         return self._kept(key, x, lambda: _windows(layer, x, along))
 
     def table(self, layer: Pool2D, x: Array, along: str = "") -> Table | None:
-        """Return the table of the same sums; None if it would have more entries than there are
-        sums.
+        """Return the table of the sums that ``of`` returns; None if it would have too many entries
+        to save time (see ``LEAST_TABLE``).
         """
         key = ("table", id(x), layer.kind, layer.kernel, layer.stride, layer.pads, along)
         sums = self.of(layer, x, along)
@@ -175,7 +187,7 @@ class Windows:
         if key not in self._held:
             if len(self._held) > MOST_HELD:
                 self._held.popitem()
-            # the image is kept too, so that no new image gets its id
+            # the image stays with its sums: its id is in the key, and no new image may get it
             self._held[key] = (x, make())
         return self._held[key][1]
 
@@ -232,8 +244,9 @@ def _combined(layer: Pool2D, x: Array, axis: int) -> Array:
 
 
 def taps_inside(layer: Pool2D, along: str = "") -> tuple[Array, Array]:
-    """Return the number of taps of each window inside the image: ``(H, 1, 1)`` along its height,
-    ``(W, 1)`` along its width. For sums along one axis, the number along the other is 1.
+    """Return how many taps of each window lie inside the image: ``(H, 1, 1)`` along the window's
+    height and ``(W, 1)`` along its width. If ``along`` names one axis, the number along the other
+    is 1.
     """
     found = []
     for axis in (0, 1):
@@ -258,7 +271,8 @@ def _above(counts: Array) -> Array:
     return 2**exponents
 
 
-# the divisors of height and width, from how many taps of them lie inside
+# By name: a function that returns the divisors for height and width, from the numbers of taps
+# inside the image.
 DIVISORS: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
     "taps": lambda down, across: (down, across),
     "a power of two below the taps": lambda down, across: (_below(down * across), across**0),
@@ -302,7 +316,8 @@ def _limited(of: Pooled, codes: Array) -> Array:
 
 def _averages(of: Pooled, kept: Windows) -> Array:
     layer, how = of.layer, of.average
-    # a line of taps along the width, or the height, is summed and changed before the others
+    # sums along one axis (a row or column of taps) are changed before they are added along the
+    # other
     along = ""
     if how.kept is not None:
         along = {ROWS: WIDTH, COLUMNS: HEIGHT}.get(how.kept.where, "")
@@ -325,7 +340,9 @@ def _by_table(
     kept: Windows,
     along: str = "",
 ) -> Array:
-    """Return ``change(sums, down, across)`` of the sums of an image."""
+    """Return ``change(sums, down, across)`` for the sums of all windows, computed once for each
+    value if a table saves time.
+    """
     table = kept.table(layer, x, along)
     if table is None:
         sums = kept.of(layer, x, along).astype(np.int64)
@@ -406,7 +423,7 @@ def _roundings(start: Pooled, output: Array) -> Changes:
     info = np.iinfo(output.dtype)
     if info.min:
         return
-    # a device of signed codes rounds towards, or away from, the middle of unsigned ones
+    # a device with signed codes rounds towards, or away from, the middle of unsigned codes
     half = 2 ** (info.bits - 1)
     for name in ("toward-zero", "half-away"):
         change = partial(_rounded_about, rounding=name, centre=half)
@@ -414,8 +431,10 @@ def _roundings(start: Pooled, output: Array) -> Changes:
 
 
 def _other_roundings(start: Pooled) -> Iterator[str]:
-    """Yield the names of the roundings but the present one. A zero point moves no floor and no half
-    up, and an even one no half to even."""
+    """Yield the names of all roundings but the present one. Roundings around a zero point are left
+    out if they are the same as without it: floor and half up, and half to even for an even zero
+    point.
+    """
     names = [*ROUNDINGS]
     zero = start.layer.input_q.zero_point
     if zero:
@@ -536,8 +555,9 @@ def _reciprocal(of: Reciprocal) -> str:
 
 
 def _registers(start: Pooled, output: Array) -> Changes:
-    """Yield the registers that are too narrow for the sums of the codes. A narrow register can
-    explain any constant output, so few different outputs prove nothing."""
+    """Yield the changes to a register that is too narrow for the sums of the codes; none if few
+    outputs differ from each other, because a narrow register explains any constant output.
+    """
     layer = start.layer
     if layer.kind != "average" or varied(output) < ENOUGH:
         return
@@ -553,7 +573,9 @@ def _registers(start: Pooled, output: Array) -> Changes:
 
 
 def _between_steps(start: Pooled, output: Array) -> Changes:
-    """Yield the registers that are too narrow for the quotients of the first of two divisions."""
+    """Yield the changes to two divisions, with a register that is too narrow for the first
+    quotients.
+    """
     layer = start.layer
     if layer.kind != "average" or 1 in layer.kernel or varied(output) < ENOUGH:
         return
@@ -570,8 +592,8 @@ def _between_steps(start: Pooled, output: Array) -> Changes:
 
 
 def _narrow(info: Any, taps: int) -> Iterator[tuple[int, str]]:
-    """Yield the widths in bits of registers that cannot hold every sum of codes, the widest first,
-    and what such a register may keep.
+    """Yield (bits, how) of each register that cannot hold every sum of ``taps`` codes, the widest
+    first; ``how`` says what it keeps of a sum that is too large.
     """
     ways = [WRAPPED, SATURATED]
     if info.min:
@@ -581,8 +603,9 @@ def _narrow(info: Any, taps: int) -> Iterator[tuple[int, str]]:
 
 
 def _reciprocals(start: Pooled, output: Array) -> Changes:
-    """Yield the reciprocals that give another average for some sum; those that give the same for
-    every sum are one change, which names some of them."""
+    """Yield the changes to reciprocals that give another average for at least one sum. Reciprocals
+    that give the same averages for every sum are one change, which names some of them.
+    """
     layer = start.layer
     if layer.kind != "average":
         return
@@ -621,12 +644,11 @@ def _reciprocals(start: Pooled, output: Array) -> Changes:
 
 
 def _telling_sums(start: Pooled) -> tuple[Array, Array]:
-    """Return sums of codes and, for each, its number of taps, ``(T,)``: every sum, or if these are
-    many, all remainders near both ends and at some places between, of every number of taps that a
-    window has inside the image.
-
-    Two reciprocals differ the more, the larger the sum is; between the ends both may have crossed
-    the same integer.
+    """Return sums of codes on which reciprocals are compared, and the number of taps of each,
+    ``(T,)``, for every number of taps that a window has inside the image. They are all sums or, if
+    there are too many, ``2 * taps`` neighbouring sums at both ends of the range and at places
+    between. The larger a sum is, the more do two reciprocals differ. Only at the ends of the range
+    both may round to the same integer.
     """
     info = np.iinfo(start.x.dtype)
     sums, counts = [], []
@@ -652,7 +674,7 @@ def _orders(start: Pooled, output: Array) -> Changes:
     for words, change in reorders(output.shape, True):
         yield f"output {words}", "output order", partial(after, change=change)
     for words, change in reorders(start.x.shape, True):
-        # the order of the channels is the same before and after a pooling
+        # another order of the channels has the same effect before and after a pooling
         if not words.startswith("channels"):
             yield f"input {words}", "input order", partial(before, change=change)
 
@@ -680,7 +702,7 @@ def off_by_multiples(start: Pooled, predicted: Array, output: Array, kept: Windo
     if there is none. The power is the largest that explains all outputs.
 
     A whole number is fitted to each output. So the outputs that differ have to hold more
-    information than these numbers can.
+    information than the fitted numbers.
     """
     layer = start.layer
     if layer.kind != "average":

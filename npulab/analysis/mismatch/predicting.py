@@ -1,4 +1,6 @@
-"""The predicted output of a hypothesis: a layer, its input, its rule, and changes of each step."""
+"""The predicted output of a hypothesis: a layer, its input, its rounding rule, and changes to the
+steps of the calculation.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,11 @@ class CodeLimits(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """An explanation of how an output follows from an input. A step that is None is done as
-    ``emulate`` does it.
+    """An explanation of how an output follows from an input. If a step is None, it is done as in
+    ``emulate``.
 
-    ``clamp`` limits the codes (int64). The functions ``after`` are applied to the outputs, one
-    after the other.
+    ``clamp`` is a function that limits the codes (int64). The functions ``after`` are applied to
+    the outputs in turn.
     """
 
     layer: Weighted | Pool2D
@@ -72,8 +74,9 @@ class Explanation:
         return out
 
     def limits(self) -> CodeLimits:
-        """Return the limits of the codes for a clamp. They are the range of the activation, even if
-        the type is narrower."""
+        """Return the limits of the codes for a clamp: the range of the activation, even if the type
+        is narrower.
+        """
         layer, dtype = self.layer, self.x.dtype
         bounds = np.clip(activation_codes(layer, dtype, self.rule), -(2**31), 2**31 - 1)
         low, high = map(int, bounds)
@@ -95,8 +98,8 @@ class Hypothesis(Explanation):
 
 
 class Sums:
-    """Accumulators without bias, kept for two layers: the first and the last that were asked for.
-    Most changes keep the first layer.
+    """Accumulators, kept for two layers: the first and the last that were asked for. Most changes
+    of an explanation need those of the first layer.
     """
 
     def __init__(self) -> None:
@@ -119,7 +122,7 @@ class Sums:
             if len(self._held) > 1:
                 self._held.popitem()
             plain = replace(layer, bias=np.zeros_like(layer.bias))
-            # the arrays are kept next to the sums, so that no new array gets the same id
+            # the arrays stay with the sums: their ids are the key, and no new array may get them
             self._held[key] = ((layer.weights, x), accumulate(plain, x, saturation))
         return self._held[key][1] + layer.bias
 

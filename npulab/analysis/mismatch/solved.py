@@ -1,9 +1,10 @@
 """Changes of one number that are solved from the differences: a weight, a bias, a zero point, a
 shift or a multiplier; and two channels that are exchanged.
 
-Each captured output allows an interval of accumulators. A change of one number moves all
-accumulators along a known direction, so that each output allows an interval of the number; the
-number lies in all these intervals. Directions are first tried on a few outputs.
+Each captured output allows an interval of accumulators. A change of one number moves each
+accumulator by a known multiple of the change (the direction ``along``). So each output allows an
+interval of the number, and the number lies in all these intervals. Directions are first tried on a
+few outputs.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ from npulab.quant.emulate.engines import REAL, multipliers, parts_of
 from npulab.quant.emulate.sliding import windows
 from npulab.quant.layers import Conv2D, FullyConnected
 
-SEEN = 64  # most outputs of each kind, wrong and right, on which directions are tried first
-MOST_TIED = 256  # most weights with their values, or pairs of channels, that are tried
-# in output codes: how far a product may be off, as a multiplier of few bits is not quite the ratio
+# Directions are first tried on at most this many wrong outputs, and as many right ones.
+SEEN = 64
+# At most this many other values of weights, or pairs of channels, are tried.
+MOST_TIED = 256
+# A multiplier of few bits is not quite the ratio, so a product may be off by this, in output codes.
 SLACK = 0.05
 MOST_SHIFT = 16
-FEW = 4  # fewest outputs that a line is fitted to
-ROUNDS = 8  # how often a robust fit is repeated
+# A line is fitted to at least this many outputs.
+FEW = 4
+# A robust fit of a line is repeated this many times.
+ROUNDS = 8
 LEAST_RATIO = 2**-8
-CLOSE = 0.02  # a ratio that is so near to a power of two is one, relatively
+# A ratio counts as a power of two if it is off by less than this share of the power.
+CLOSE = 0.02
 
 
 class Allowed(NamedTuple):
@@ -54,8 +60,9 @@ class Allowed(NamedTuple):
 
 
 def allowed_sums(start: Hypothesis, output: Array) -> tuple[Array, Array]:
-    """Return the lowest and the highest real accumulator ``(N, C)`` that each captured output
-    allows, by the direction in which the rule rounds."""
+    """Return the lowest and the highest accumulator ``(N, C)`` that each captured output allows, as
+    real numbers that follow from the direction in which the rule rounds.
+    """
     layer = start.layer
     count = output.shape[-1]
     codes = output.reshape(-1, count).astype(np.int64)
@@ -73,8 +80,8 @@ def allowed_sums(start: Hypothesis, output: Array) -> tuple[Array, Array]:
 
 
 def _rounding_span(direction: str, real: Array) -> tuple[Array, Array]:
-    """Return how far below an output, and how far above it, a real number may lie that the given
-    direction rounds to this output.
+    """Return how far below and above an output (``real``) the real numbers reach that a direction
+    of rounding rounds to this output.
     """
     if direction == "nearest":
         return np.array(0.5), np.array(0.5)
@@ -96,8 +103,9 @@ def solved(start: Hypothesis, predicted: Array, output: Array, sums: Sums) -> li
 
 
 def solved_halves(start: Explanation, predicted: Array, output: Array, kept: Any) -> list[Change]:
-    """Return the same changes of a layer with weights of float16, whose sums are exact and rounded
-    once; an empty list for other layers."""
+    """Return the changes of one number, and the exchanges of two channels, of a layer with weights
+    of float16, whose sums are exact and rounded once; an empty list for other layers.
+    """
     layer = start.layer
     weighted = isinstance(layer, Conv2D | FullyConnected) and layer.dtype == "float16"
     if not weighted or predicted.shape != output.shape or not np.all(np.isfinite(output)):
@@ -110,7 +118,9 @@ def solved_halves(start: Explanation, predicted: Array, output: Array, kept: Any
 
 
 def constant(start: Explanation, predicted: Array, output: Array, kept: Any) -> list[Change]:
-    """Return the change by which every code is off by one number."""
+    """Return the change of the output zero point that moves every code by the same number, as a
+    list; empty if that is less than 2.
+    """
     step = _constant_step(start, predicted, output)
     if abs(step) < 2 or output.dtype == np.int16:
         return []
@@ -124,7 +134,9 @@ def constant(start: Explanation, predicted: Array, output: Array, kept: Any) -> 
 
 
 def _constant_step(start: Explanation, predicted: Array, output: Array) -> int:
-    """Return the most frequent difference of the outputs that are not saturated; 0 if all are."""
+    """Return the median difference, captured less predicted, of the outputs that do not saturate; 0
+    if all do.
+    """
     if predicted.shape != output.shape or output.dtype.kind == "f":
         return 0
     low, high = clamp_range(start.layer, output.dtype, start.rule)
@@ -213,9 +225,9 @@ def _sample(wrong: Array) -> Array:
 
 
 def _between(total: Array, along: Array, lowest: Array, highest: Array) -> tuple[Array, Array]:
-    """Return the least and the greatest number ``(K,)`` for each direction ``(N, K)`` with which
-    ``total + number * along`` stays within the bounds. The least is above the greatest if there is
-    none.
+    """Return, for each of K directions ``along (N, K)``, the least and the greatest number with
+    which ``total + number * along`` stays within the bounds. The least is above the greatest if no
+    number does.
     """
     low, high = (lowest - total)[:, None], (highest - total)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -235,13 +247,13 @@ def _between(total: Array, along: Array, lowest: Array, highest: Array) -> tuple
 def _zero_points(
     start: Hypothesis, found: Allowed, predicted: Array, output: Array, sums: Sums
 ) -> Iterator[Change]:
-    """Yield zero points that are off by more steps than the changes in the table."""
+    """Yield changes of a zero point by more than 1; the table of changes has those by 1."""
     layer = start.layer
     if output.dtype == np.int16:  # has no zero points
         return
     for name in ("input", "weight"):
         q = getattr(layer, f"{name}_q")
-        if q.zero_points:  # no step of one zero point moves several
+        if q.zero_points:  # with a zero point for each channel, no single step moves all
             continue
         one: dict[str, Any] = {f"{name}_q": replace(q, zero_point=q.zero_point + 1)}
         moved = sums.of(replace(layer, **one), start.x).reshape(found.total.shape)
@@ -254,8 +266,8 @@ def _zero_points(
 
 
 def _whole_steps(found: Allowed, along: Array) -> list[int]:
-    """Return a few whole numbers, other than -1, 0 and 1, by which all accumulators may be off
-    along a direction.
+    """Return a few whole numbers, other than -1, 0 and 1, with which ``number * along`` brings all
+    accumulators into their intervals.
     """
     total, lowest, highest = found.total.ravel(), found.lowest.ravel(), found.highest.ravel()
     least, most = _between(total, along.reshape(-1, 1), lowest, highest)
@@ -275,8 +287,8 @@ def _zero_point(name: str, q: Any, step: int) -> Change:
 
 
 def _ratios(start: Hypothesis, found: Allowed, output: Array) -> Iterator[Change]:
-    """Yield the shift or the multiplier by which the outputs are off, in all channels; if only one
-    channel differs, in that one.
+    """Yield the shift or the multiplier by which the outputs are off: in all channels or, if only
+    one channel differs, in that channel.
     """
     columns = slice(None)
     where = ""
@@ -296,7 +308,7 @@ def _ratios(start: Hypothesis, found: Allowed, output: Array) -> Iterator[Change
     if least[0] > most[0] or not np.isfinite(factor):
         middle = (lowest + highest) / 2
         factor, _ = robust_line(total[np.isfinite(middle)], middle[np.isfinite(middle)])
-    # a ratio as near to 1 as that is a matter of the rounding rule
+    # if the ratio is nearer to 1, the rounding rule is off and not the multiplier
     if factor > 0 and abs(factor - 1) > LEAST_RATIO and np.isfinite(factor):
         words = f"multiplier times {factor:.6g}{where}"
         change = partial(_scaled, factor=factor, columns=columns)
@@ -304,8 +316,9 @@ def _ratios(start: Hypothesis, found: Allowed, output: Array) -> Iterator[Change
 
 
 def _powers(total: Array, lowest: Array, highest: Array) -> list[int]:
-    """Return the powers of two by which the accumulators may be off: those that all outputs allow;
-    if there are none, the power nearest to the usual ratio of captured to predicted.
+    """Return the exponents of the powers of two by which the accumulators may be off: those that
+    all outputs allow; if there are none, that of the usual ratio of captured to predicted, if it is
+    near a power of two.
     """
     if not np.any(total):
         return []
@@ -352,8 +365,9 @@ def _shift(power: int, change: Any, where: str = "") -> Change:
 
 
 def _scaled(of: Hypothesis, factor: float, columns: slice) -> Hypothesis:
-    """Return the hypothesis with another ratio of scales in some channels; the codes of the
-    activation's bounds stay."""
+    """Return the hypothesis with the ratio of scales multiplied by ``factor`` in some channels; the
+    activation keeps the codes of its bounds.
+    """
     layer = of.layer
     if columns == slice(None):
         q = replace(layer.input_q, scale=layer.input_q.scale * factor)  # type: ignore[operator]
@@ -373,8 +387,9 @@ def _scaled_halves(of: Explanation, power: int) -> Explanation:
 
 
 def _of_channels(start: Any, found: Allowed) -> list[Change]:
-    """Return the changes of the weights of the one or two channels that differ; of input channels,
-    if more of them differ."""
+    """Return the changes of a weight if one channel differs, the exchanges of two channels if two
+    differ, and the exchanges of input channels.
+    """
     channels = found.channels.tolist()
     changes = []
     if len(channels) == 1:
@@ -386,17 +401,19 @@ def _of_channels(start: Any, found: Allowed) -> list[Change]:
 
 
 def _folded_zeros(layer: Weighted) -> list[int]:
-    """Return the zero points that a weight may be multiplied with besides its inputs: many NPUs
-    store a bias that holds the products of zero point and weights, and keeps those of the right
-    weight."""
+    """Return what may be added to the inputs of a wrong weight: 0, or the input zero point. Many
+    NPUs store a bias that holds the products of zero point and weights, so a wrong weight leaves
+    the bias of the right one.
+    """
     if layer.weights.dtype.kind == "f" or not layer.input_q.zero_point:
         return [0]
     return [0, layer.input_q.zero_point]
 
 
 def _weights(layer: Weighted, found: Allowed, channel: int, zero: int) -> list[Change]:
-    """Return the changes of one weight of a channel, those of fewest bits first; ``zero`` is added
-    to the inputs that it is multiplied with."""
+    """Return the changes of one weight of a channel, those that change the fewest bits first;
+    ``zero`` is added to the inputs that the weight is multiplied with.
+    """
     taps = _taps(layer, found.inputs, channel) + zero
     places = _places(layer, channel)
     total, wrong = found.total[:, channel], found.wrong[:, channel]
@@ -429,7 +446,9 @@ def _weights(layer: Weighted, found: Allowed, channel: int, zero: int) -> list[C
 
 
 def _values(old: Any, least: float, most: float) -> list[Any]:
-    """Return other values of a weight that is off by ``least`` to ``most``."""
+    """Return the values that a weight may have instead of ``old``: ``old`` plus ``least`` to
+    ``most``.
+    """
     if not least <= most or not np.isfinite(least) or not np.isfinite(most):
         return []
     if old.dtype.kind == "f":

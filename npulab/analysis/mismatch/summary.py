@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 BYTES_SHOWN = 32
 AXES = ("row", "column", "channel")
-SPANS_SHOWN = 8  # most runs of channels or rows that a text names
-SHOWN = 3  # most differences in a sentence; if there are more, it has their range and mean
+# A text names at most this many runs of channels or rows.
+SPANS_SHOWN = 8
+# A sentence has at most this many differences; of more it has the range and the mean.
+SHOWN = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +90,7 @@ class Mismatches:
 def mismatches(found: Comparison) -> Mismatches:
     """Return where the two outputs of a comparison differ.
 
-    Raises ValueError if it does not have two outputs ``(H, W, C)``.
+    Raises ValueError if the comparison does not have two outputs ``(H, W, C)``.
     """
     if found.predicted is None or found.captured is None:
         reason = f"{found.verdict}: {found.reason}"
@@ -130,9 +132,9 @@ def mismatches(found: Comparison) -> Mismatches:
 
 
 def where(found: Comparison) -> str:
-    """Return a text that says where the outputs differ: the rows, columns or channels that hold all
-    differences, if these are few; and if all lie at the border, where windows reach into the
-    padding. "" if neither is so.
+    """Return a text that says where the outputs differ: in which rows, columns or channels, if they
+    are few; and whether only at the border, where windows reach into the padding. "" if the
+    differences lie everywhere.
 
     Raises ValueError as ``mismatches`` does.
     """
@@ -217,8 +219,8 @@ def in_hex(tensor: Array) -> str:
 
 
 def window(predicted: Array, captured: Array) -> list[str]:
-    """Return four lines: a title, both outputs around their first difference in hexadecimal, and a
-    line of marks under those that differ.
+    """Return four lines: a title, predicted and captured outputs around their first difference in
+    hexadecimal, and marks under the outputs that differ.
     """
     wrong = steps(predicted, captured).ravel() != 0
     total = wrong.size

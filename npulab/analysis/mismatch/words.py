@@ -1,8 +1,8 @@
 """Fields of the words of a capture, each with other values on the target's simulated device: which
 value makes the device write the captured output.
 
-Values near the present one are tried first, for fields that are not 0: a field that is 0 is at its
-default.
+The first values are those near the present one of fields that are not 0; a field that is 0 is
+probably at its default.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from npulab.captures.registry import target
 from npulab.captures.target import Hang
 from npulab.registers.fields import Field
 
-# bytes of buffers that the device may be given in all trials of a capture, and what a trial costs
-# besides: about 2 s of CPU for the captures here, which take 0.3 to 4 ms a trial
+# A trial costs the bytes of the capture's buffers and TRIAL further bytes; all trials of a capture
+# cost at most WORK bytes. That is about 2 s of CPU for captures that take 0.3 to 4 ms a trial.
 WORK, TRIAL = 8_000_000, 6_000
-FEWEST = 100  # trials of a capture, however large it is
-NEAR, USED, FAR, UNUSED = range(4)  # the order of values
+# At least this many values are tried, however large the capture is.
+FEWEST = 100
+# The order of trials: values near that of a field that is not 0, near 0, far from the first, other.
+NEAR, USED, FAR, UNUSED = range(4)
 DEVICE = "simulated"
 
 
 class Trial(NamedTuple):
-    """A field with another value, as text, and the number of outputs that the simulated device then
-    writes wrongly.
+    """A field with another value, as text, and the number of outputs that the simulated device
+    writes wrongly with this value.
     """
 
     words: str
@@ -47,7 +49,7 @@ class Trials(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What was tried, for a sentence; "" if nothing was."""
+        """Text: how many of how many values were tried; "" if there were none to try."""
         if not self.planned:
             return ""
         return f"{self.done} of {self.planned} values of fields were tried on the {DEVICE} device"
@@ -74,7 +76,7 @@ def field_trials(
     nothing if the device cannot run the capture or writes its predicted output anyway.
 
     The number of values tried follows from the size of the buffers, so that it is the same on every
-    machine. If the output is ``answered`` already, only near values are.
+    machine. If the output is ``answered`` already, only values near the present ones are tried.
 
     ``itemsize`` are the bytes of an output. If the device writes the captured output from the words
     as they are, that is the only trial.
@@ -111,11 +113,12 @@ def _most(capture: Capture) -> int:
 
 
 def _written(changed: Callable[[], Capture]) -> bytes | None:
-    """Return the output that the simulated device writes for a capture; None if it hangs or refuses
-    it, or if there is no such capture."""
+    """Return the output that the simulated device writes for a capture; None if the device hangs or
+    refuses the capture, or if ``changed`` can make none.
+    """
     try:
         capture = changed()
-        # a wrong field may make numbers that are none
+        # with a wrong field the device may compute NaN or infinity
         with np.errstate(all="ignore"):
             output: bytes = target(capture.target).simulate(capture)
     except (Hang, ValueError, LookupError):
@@ -147,7 +150,7 @@ def _name(capture: Capture, task: int, item: Field) -> str:
     """Return a field's name as ``with_fields`` takes it; with its task, if there are several."""
     try:
         name = capture.maps[capture.jobs[task].block].key(item)
-    except LookupError:  # a register that is in no map, or a field of the job that starts this one
+    except LookupError:  # the register is in no map, or in the job that starts this one
         name = item.name
     if len(capture.jobs) > 1:
         return f"task {task}: {name}"
