@@ -351,7 +351,8 @@ class Sides:
         return _compared(result, capture, given, names, sure)
 
     def _settled(self, capture: Capture, result: DeviceCheck, runs: Sequence[Run]) -> DeviceCheck:
-        """Return the result of a capture that is not equal, after it was run again."""
+        """Run a capture again that the devices did not run equally; return its result, which is
+        ``UNSTEADY`` if the runs differ."""
         if all(side.own for side in self._devices):
             return result
         try:

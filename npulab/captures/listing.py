@@ -178,7 +178,7 @@ def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
     """
     # (sort key, row, units of the jobs that have this row)
     found: list[tuple[tuple[int, int], Row, list[str]]] = []
-    # the units of the jobs of a row, by the row's text with the label in place of the task
+    # the units of the jobs of a row; the key is the row as text, with the label as ``task``
     units: dict[str, list[str]] = {}
     # the number of the first row by label, and by the text of label and field
     first: dict[str, int] = {}

@@ -48,9 +48,9 @@ except ImportError:  # this system has no file locks
 
 PARTS, SUMS, BUFFERS = "parts", "sums", "buffers"  # names of the folders in a store's folder
 SUFFIX = ".parquet"
-VERSION = 1  # Files of a store that state another version are refused.
+VERSION = 1  # files of a store that state another version are refused
 BATCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # ``BATCH`` matches the name of a batch.
-FRESH = 60.0  # A hidden folder younger than ``FRESH`` seconds may be a writer's that just began.
+FRESH = 60.0  # a hidden folder younger than ``FRESH`` seconds may be a writer's that just began
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,11 @@ HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
 TRUSTED = "NPULAB_TARGETS"
 GROUP = "npulab.targets"
-SHARED = {"kit", "template"}  # The folders ``SHARED`` of ``npus`` are not targets.
+SHARED = {"kit", "template"}  # the folders ``SHARED`` of ``npus`` are not targets
 # Key: place of a target that a person asked for by name; value: the sums of its code at that time.
 _asked: dict[Path, Sums] = {}
 _ran: set[Path] = set()  # ``_ran`` are the places whose code has run.
-_loading: list[str] = []  # The targets ``_loading`` are not loaded whole: their rules are missing.
+_loading: list[str] = []  # the targets ``_loading`` are not loaded whole: their rules are missing
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from npulab.support.late import pd
 from npulab.support.refuse import near, need, need_all, refuse_if
 from npulab.support.text import plural
 
-MOST_KINDS = 8  # A field with more than ``MOST_KINDS`` values divides no jobs (assumed).
+MOST_KINDS = 8  # a field with more than ``MOST_KINDS`` values divides no jobs (assumed)
 MOST_SAMPLED = 2000  # ``MOST_SAMPLED`` jobs of a block choose the dividing field, in 50 ms.
 # A division into kinds saves more than the share ``LEAST_SAVED`` of the bits of a block's jobs
 # (assumed).
@@ -40,7 +40,7 @@ LEAST_SAVED = 0.1
 # More than the share ``LEAST_OWN`` of a dividing field's bits varies within single captures
 # (assumed).
 LEAST_OWN = 0.5
-MOST_PERIOD = 64  # A unit that comes several times in a row has at most ``MOST_PERIOD`` jobs.
+MOST_PERIOD = 64  # a unit that comes several times in a row has at most ``MOST_PERIOD`` jobs
 # Names of the columns that ``Roles.sweep`` adds to the parameters.
 INDEX, COUNT = "place_in_run", "length_of_run"
 FIRST, LAST = "first_of_run", "last_of_run"
@@ -96,7 +96,8 @@ class Roles:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each role, with the columns role, block, captures, jobs and most (``Role``)."""
+        """A row for each role, with the fields of ``Role`` as columns: role, block, captures,
+        jobs, most."""
         frame = pd.DataFrame(self.roles, columns=list(Role.__dataclass_fields__))
         return frame.rename(columns={"name": "role"})
 
@@ -347,9 +348,10 @@ def _dividing(items: Sequence[Field], columns: Sequence[Array], stream: Array) -
     if no field does.
 
     The field has 2 to ``MOST_KINDS`` values, and fields with names for their values come first.
-    Among several, the field is taken that saves the largest share of the bits of all other fields;
-    a field without names must save more than ``LEAST_SAVED``. The saved share is multiplied by the
-    share of the field's bits that varies within single captures. A field that varies there by at
+    A field saves bits if all other fields vary less among jobs with one value of it. Of several
+    fields, the field that saves the largest share of these bits is taken; a field without names
+    must save more than ``LEAST_SAVED``. Before that, the share is multiplied by the share of the
+    field's own bits that varies within single captures. A field that varies there by at
     most ``LEAST_OWN`` is skipped: with one value in a capture and another in the next, it describes
     the layer, not the job. No field divides if fewer than half of the captures have two or more
     jobs of the block.
@@ -436,8 +438,8 @@ def _columns(streams: Sequence[Sequence[str]]) -> tuple[list[str], list[Array]]:
     often = Counter(plain[tuple(stream)][0] for stream in streams)
     # the streams that most captures share are merged first, so their columns set the order
     shapes = sorted(often, key=lambda shape: (-often[shape], -len(shape), shape))
-    kinds: list[str] = []  # The kind of each column, in the order in which columns are made.
-    order: list[int] = []  # The numbers of the columns, in the order of the merged stream.
+    kinds: list[str] = []  # the kind of each column, in the order in which columns are made
+    order: list[int] = []  # the numbers of the columns, in the order of the merged stream
     held: dict[tuple[str, ...], list[int]] = {}
     for shape in shapes:
         held[shape] = _merge(shape, kinds, order)

@@ -29,7 +29,7 @@ from npulab.support.processes import arguments, execute
 OUTCOMES = ("captured", "refused", "failed", "hang")
 MODEL, OUT = "{model}", "{out}"
 OF_TARGETS = ("dtype", "ratio")  # ``OF_TARGETS`` in a target's ``allowed`` are no parameters.
-WORDS = 400  # At most ``WORDS`` characters of a source's message are kept.
+WORDS = 400  # at most ``WORDS`` characters of a source's message are kept
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,7 @@ from npulab.support.text import one_line
 # writes.
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")
 MOST_BYTES = 2**30  # Each file beside capture.json has at most ``MOST_BYTES`` bytes.
-MOST_NAMED = 12  # An error text names at most ``MOST_NAMED`` cases.
+MOST_NAMED = 12  # an error text names at most ``MOST_NAMED`` cases
 FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 

@@ -57,12 +57,12 @@ MEMBERS = (*ARRAYS, *SWEEP_TEXTS, STATED, SUM)
 # captures of 1,000 words fit
 MOST_BYTES = 2**28
 WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
-WHOLE = 2**53  # A file has parameters as float64, which is exact for whole numbers to ``WHOLE``.
-MOST_LISTED = 16  # A list of more than ``MOST_LISTED`` elements is a tensor and becomes no columns.
-MOST_PARAMETERS = 2**18  # A sweep has at most ``MOST_PARAMETERS`` columns, each its own array.
+WHOLE = 2**53  # a file has parameters as float64, which is exact for whole numbers to ``WHOLE``
+MOST_LISTED = 16  # a list of more than ``MOST_LISTED`` elements is a tensor and becomes no columns
+MOST_PARAMETERS = 2**18  # a sweep has at most ``MOST_PARAMETERS`` columns, each its own array
 NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))  # numpy writes npy files of ``NPY_VERSIONS``.
 LAST_LETTER = 0x10FFFF  # ``LAST_LETTER`` is the last code point of Unicode.
-SURROGATES = (0xD800, 0xDFFF)  # The code points of this range are halves of letters.
+SURROGATES = (0xD800, 0xDFFF)  # the code points of this range are halves of letters
 AXES = {
     "kernel": "hw",
     "stride": "hw",
@@ -70,8 +70,8 @@ AXES = {
     "input_shape": "hwc",
     "output_shape": "hwc",
 }
-STAMP = (1980, 1, 1, 0, 0, 0)  # Files have the date ``STAMP``, so equal sweeps give equal bytes.
-PART = re.compile(r"\d+ of (?=\d+ )")  # In ``looked_at`` of some rows, ``PART`` comes first.
+STAMP = (1980, 1, 1, 0, 0, 0)  # files have the date ``STAMP``, so equal sweeps give equal bytes
+PART = re.compile(r"\d+ of (?=\d+ )")  # in ``looked_at`` of some rows, ``PART`` comes first
 CELL = "style='text-align:left'"
 
 
@@ -773,7 +773,7 @@ def npy_array(name: str, data: bytes, written: str = f"{WRITERS} write") -> Arra
 
 
 def _refuse_letters(name: str, texts: Array) -> None:
-    """Raise ValueError for texts with a code point that no letter of Unicode has; numpy does not
+    """Raise ValueError for texts with a number that is no character of Unicode; numpy does not
     check this.
     """
     letters = texts.view(np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder))

@@ -43,7 +43,7 @@ from npulab.support.late import pd
 from npulab.support.refuse import near, need, need_path, refuse_if, refusing
 from npulab.support.text import plural
 
-MOST_ROWS = 2**20  # A batch has at most ``MOST_ROWS`` rows: 143 MB of memory if of 34 words.
+MOST_ROWS = 2**20  # a batch has at most ``MOST_ROWS`` rows: 143 MB of memory if of 34 words
 # An iteration gives sweeps of ``AT_ONCE`` DuckDB vectors, each of 2,048 rows: 10,000,000 captures
 # of 34 words were decoded with at most 520 MB of memory (bench_stores).
 AT_ONCE = 64
@@ -53,7 +53,7 @@ WORD = re.compile(r"w\d+")  # ``WORD`` matches the name of a column of words.
 # Key: the type of a column in the head of a store; value: DuckDB's name of this type.
 KINDS = {"int64": "BIGINT", "float64": "DOUBLE", "text": "VARCHAR"}
 CAPTURES, FIELDS = "captures", "fields"  # ``SweepStore.sql`` knows these two tables.
-PLACE = "npulab_row"  # In queries, the column ``PLACE`` has the number of a row in its part.
+PLACE = "npulab_row"  # in queries, the column ``PLACE`` has the number of a row in its part
 SQL = re.compile(r"[;\x00]")
 
 
@@ -670,7 +670,8 @@ def is_store(path: str | os.PathLike[str]) -> bool:
 
 
 def opened_sweep(path: str | os.PathLike[str]) -> Sweep | SweepStore:
-    """The store at a path, without reading its captures, or the sweep that ``load_sweep`` reads."""
+    """If the path holds a store, the store, without reading its captures; else the sweep at the
+    path, read by ``load_sweep``."""
     if is_store(path):
         return open_store(path)
     return load_sweep(path)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from npulab.quant.layers import Layer
 
 Features = Mapping[str, int]
-OWN = f"{Path(__file__).parents[1]}{os.sep}"  # Paths of npulab's own code begin with ``OWN``.
+OWN = f"{Path(__file__).parents[1]}{os.sep}"  # paths of npulab's own code begin with ``OWN``
 # Key: a parameter that makes a layer a variant; value: its usual values, which any ``lower`` takes.
 VARIANTS = {"output": ("codes",), "rounding": ("half-away",), "activation": ACTIVATIONS}
 STEPS = (
@@ -58,7 +58,7 @@ class Unsupported(ValueError):
 
 
 # The text of a hang for which a simulated device has no evidence ends with GUESS.
-SHOWN_BYTES = 16  # The repr of a run shows an output of at most ``SHOWN_BYTES`` bytes whole.
+SHOWN_BYTES = 16  # the repr of a run shows an output of at most ``SHOWN_BYTES`` bytes whole
 GUESS = "which is a guess: no board or RTL confirmed it"
 
 

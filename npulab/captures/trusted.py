@@ -33,10 +33,10 @@ DATA = {".bin", ".csv", ".ipynb", ".json", ".md", ".npz", ".png", ".rst", ".svg"
 COMPILED = "__pycache__"
 MODULES = {*SOURCE_SUFFIXES, *(f".{suffix.rpartition('.')[2]}" for suffix in EXTENSION_SUFFIXES)}
 MOST_FILES = 10_000
-MOST_FOLDERS = 10_000  # A trusted module can import from at most ``MOST_FOLDERS`` folders.
-MOST_BYTES = 2**28  # One file of code has at most ``MOST_BYTES`` bytes.
-MOST_NAMED = 3  # An error text names at most ``MOST_NAMED`` files.
-Sums = dict[str, str]  # Key: a file's path relative to its place; value: the file's sha256.
+MOST_FOLDERS = 10_000  # a trusted module can import from at most ``MOST_FOLDERS`` folders
+MOST_BYTES = 2**28  # one file of code has at most ``MOST_BYTES`` bytes
+MOST_NAMED = 3  # an error text names at most ``MOST_NAMED`` files
+Sums = dict[str, str]  # key: a file's path relative to its place; value: the file's sha256
 
 
 def trust(given: Path) -> Path:

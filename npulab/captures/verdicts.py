@@ -30,8 +30,8 @@ from npulab.support.json_text import json_of
 from npulab.support.refuse import refuse_if, refusing
 
 VERSION = 1
-MOST_BYTES = 2**28  # A verdict file, with its whole journal, has at most ``MOST_BYTES`` bytes.
-MOST_INPUT = 2**28  # Each file of an input has at most ``MOST_INPUT`` bytes.
+MOST_BYTES = 2**28  # a verdict file, with its whole journal, has at most ``MOST_BYTES`` bytes
+MOST_INPUT = 2**28  # each file of an input has at most ``MOST_INPUT`` bytes
 SUM = "sha256"
 KEYS: dict[str, type | tuple[type, ...]] = {
     "made with": str,

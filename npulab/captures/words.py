@@ -23,9 +23,9 @@ from npulab.support.text import by_numbers, plural
 BYTES = ".bin"
 ARRAY = ".npy"
 TEXTS = (".csv", ".txt", ".hex")
-WIDTHS = range(8, 65, 8)  # A word has one of the numbers ``WIDTHS`` of bits.
-MOST_WORDS = 2**24  # A file, and a folder in all, has at most ``MOST_WORDS`` words.
-MOST_TEXT = 2**25  # A text of words has at most ``MOST_TEXT`` bytes.
+WIDTHS = range(8, 65, 8)  # a word has one of the numbers ``WIDTHS`` of bits
+MOST_WORDS = 2**24  # a file, and a folder in all, has at most ``MOST_WORDS`` words
+MOST_TEXT = 2**25  # a text of words has at most ``MOST_TEXT`` bytes
 WORD = re.compile(r"(?:0[xX])?([0-9a-fA-F]{1,16})")  # ``WORD`` matches a word in base 16.
 APART = re.compile(r"[\s,;]+")
 

@@ -197,8 +197,8 @@ def _best_trial(pairs: Pairs, places: Seen, best: _Trial | None, most: int) -> _
     elements have a place of their own.
     """
     searches = [_by_neighbours]
-    # Reading the buffers in other ways is worth the time only if some elements have values that
-    # occur nowhere else; otherwise only neighbours can show the layout.
+    # Reading the buffers in other ways is worth the time only if at least one in ``PROVEN``
+    # elements has a place of its own. Else only runs of neighbouring elements can show the layout.
     if PROVEN * most >= pairs.raw[0].size:
         searches.insert(0, _read_otherwise)
     for search in searches:

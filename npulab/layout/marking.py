@@ -67,8 +67,8 @@ def markers(
     needed = next(
         (count for count in range(2, MOST_CAPTURES) if base**count - base >= 2 * elements), 0
     )
-    # With too few values, no number of captures is enough.
-    allowed = f"is to leave enough values for {elements} elements"
+    # ``needed`` is 0 if no number of captures is enough, because ``avoid`` leaves too few values.
+    allowed = f"leaves enough values to mark {elements} elements"
     refuse_if(not needed, "avoid", f"all but {base} values", allowed)
     given = f"{captures} for {elements} elements with {base} possible values"
     refuse_if(captures and captures < needed, "captures", given, f"is {needed} or more")

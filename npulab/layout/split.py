@@ -226,7 +226,8 @@ def _along_lines(signed: Signed) -> Array:
     chosen = np.zeros(shape, bool)
     ends = [sorted({0, min(1, n - 1), max(n - 2, 0), n - 1}) for n in shape[:-1]]
     ends.append(sorted({0, shape[-1] - 1}))
-    # Lines lie at both ends of the axes, because the last tiles may be short.
+    # Elements are chosen in lines along each axis, at the first and last indices of the other axes,
+    # because the last tiles may be short.
     for axis, n in enumerate(shape):
         lines = [*ends]
         lines[axis] = [*range(n)]
@@ -386,7 +387,8 @@ def _judged(planes: Planes, signed: Signed, given: Given) -> Found | str:
 
 
 def _shared(signed: Signed) -> int:
-    """Return the number of elements with a unit whose signature is at several places."""
+    """Return the number of elements of which a unit (a run of bits) has a signature that several
+    places of the buffer have, so that its place is not certain."""
     order = np.sort(signed.buffer)
     several = np.unique(order[1:][order[1:] == order[:-1]])
     return int(np.count_nonzero(np.isin(signed.tensor, several).any(-1)))

@@ -78,8 +78,8 @@ def function_of(by: Rule, zero_point: int | None) -> Function:
     if isinstance(by, Float) and kind is Float and by.zero_point_first:
         parameters["ties"] = "half-even"
         parameters["zero_point_first"] = zero_point != 0
-    # these classes of rules round the ratio to float32, as order "S" does before; so "S" and "P"
-    # give the same multiplier
+    # "S" rounds the ratio to float32. Rules of these classes do so in any order, so that the
+    # orders "S" and "P" give the same multiplier.
     if kind in (Float, Half, Hybrid, Mantissa) and by.order == "P":
         parameters["order"] = "S"
     return Function(kind.__name__, tuple(parameters.items()))

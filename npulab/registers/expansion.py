@@ -46,8 +46,8 @@ from npulab.support.text import plural
 BUFFER = "buffer"
 SHAPE = ("bits", "count", "stride", BUFFER)  # the columns that this module adds to a table
 SPARSE = "sparse"
-MOST_BITS = 1024  # The most bits of a register.
-MOST_COPIES = 2**16  # The most copies of a register or of a block.
+MOST_BITS = 1024  # the most bits of a register
+MOST_COPIES = 2**16  # the most copies of a register or of a block
 BYTE_BITS = 8
 
 

@@ -19,11 +19,11 @@ WORD_BITS = 32
 WORD_BYTES = 4
 AS_STORED = Meaning()
 
-Row = Mapping[str, Any]  # A row of a table: its cells by column.
-Cells = dict[str, Any]  # A row that is being made.
-Codes = Mapping[int, str]  # An enum: its names by raw number.
-Enums = Mapping[str, Codes]  # Several enums, by the name of the enum.
-NewCodes = dict[int, str]  # An enum that is being made.
+Row = Mapping[str, Any]  # a row of a table: its cells by column
+Cells = dict[str, Any]  # a row that is being made
+Codes = Mapping[int, str]  # an enum: its names by raw number
+Enums = Mapping[str, Codes]  # several enums, by the name of the enum
+NewCodes = dict[int, str]  # an enum that is being made
 NewEnums = dict[str, NewCodes]
 
 

@@ -54,11 +54,11 @@ BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2**14, 2**20, 2**14
 # allocations of 32 MiB and more, and many small ones, to the system; fetching their pages again
 # takes longer than decoding.
 SHARED_BYTES = 31 * 2**20
-MOST_NEAR = 5  # The error text for an unknown name has at most so many similar names.
-MOST_NAMED = 12  # The error text for a name of several fields has at most so many of them.
-MOST_PLACES = 2**20  # All copies of all blocks of a map have at most so many words.
+MOST_NEAR = 5  # the error text for an unknown name has at most so many similar names
+MOST_NAMED = 12  # the error text for a name of several fields has at most so many of them
+MOST_PLACES = 2**20  # all copies of all blocks of a map have at most so many words
 GUESS, UNKNOWN = "guess", "unknown"
-GUESSES = (GUESS, UNKNOWN)  # The evidence of a field that no source proves.
+GUESSES = (GUESS, UNKNOWN)  # the evidence of a field that no source proves
 # The columns of ``RegisterMap.status`` that count bits.
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
 

@@ -9,14 +9,14 @@ import pandas as pd
 
 from npulab.support.text import part_said
 
-MOST_ROWS = 60  # The most rows that are shown as HTML.
+MOST_ROWS = 60  # the most rows that are shown as HTML
 # A key of ``attrs``: the fields that point into memory, each as (block, register, field).
 ADDRESSES = "addresses"
 # A key of ``attrs``: how many of how many jobs the table is about; absent if it is about all jobs.
 LOOKED_AT = "looked_at"
 FIELD = ["block", "register", "field"]
-VALUES = {"raw", "value", "a", "b", "good", "bad"}  # The columns whose values may be addresses.
-NONE = "–"  # The text that is shown for a missing value.
+VALUES = {"raw", "value", "a", "b", "good", "bad"}  # the columns whose values may be addresses
+NONE = "–"  # the text that is shown for a missing value
 LEFT = " style='text-align:left'"
 
 

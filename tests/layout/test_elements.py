@@ -221,7 +221,7 @@ def test_markers_of_two_values_take_as_many_captures_as_it_takes() -> None:
     assert len(set(spelled(tensors))) == 3000
     with pytest.raises(
         ValueError,
-        match=r"^avoid: got all but 1 values, allowed is to leave enough values for 1 elements$",
+        match=r"^avoid: got all but 1 values, allowed leaves enough values to mark 1 elements$",
     ):
         markers((1,), "uint1", avoid=[0])
     assert [one.tolist() for one in markers((1,), "uint1")] in ([[1], [0]], [[0], [1]])

@@ -152,7 +152,7 @@ class Ends:
         self.counts[not failed] += 1
 
     def levels(self, log_weights: Array, floor: float) -> list[Level]:
-        # explanations with the same number of contradictions are one level, drawn together
+        # explanations with equally many contradictions are one level; ``draw`` takes all of them
         ends: dict[int, list[float]] = {}
         for level, prior in zip(self.counts, self.PRIOR, strict=True):
             ends.setdefault(level, []).append(prior)

@@ -70,8 +70,8 @@ def retype(
     if names and not value:
         value = f"enum:{item.name}"
     if names and not value.startswith("enum:"):
-        allowed = "allowed with names is enum:NAME or no value"
-        raise ValueError(f"{what}: got value {value!r} with names, {allowed}")
+        allowed = "allowed with them is enum:NAME or no value"
+        raise ValueError(f"{what}: got value {value!r} with names of values, {allowed}")
     table, keys = rows_of(table, item)
     table = table.all_changed(keys[1:], {"value": ""})
     table = table.changed(keys[0], {"value": value})

@@ -149,7 +149,8 @@ def prove(laws: Laws, store: SweepStore, progress: Told | None = None) -> Proof:
 
 
 def _pieces(store: SweepStore) -> Iterator[Sweep]:
-    """The captures of a store in pieces whose columns, one for each part of a law, fit a cache."""
+    """Yield the captures of a store, ``AT_ONCE`` at a time, so that the values of a law's parts fit
+    a cache."""
     for sweep in store:
         for start in range(0, len(sweep), AT_ONCE):
             yield sweep[start : start + AT_ONCE]

@@ -149,7 +149,8 @@ class Effect(NamedTuple):
 
 
 def view_of(index: int, probe: Probe, layer: Conv2D | None, base: Array, output: Array) -> View:
-    """The view of an output; raises ValueError if the output has another shape than the layer's."""
+    """What an output shows (``View``); raises ValueError if the output has another shape than the
+    layer's."""
     if layer is not None and output.shape != layer.output_shape:
         raise ValueError(
             f"run: got an output of shape {output.shape}, allowed is that of the layer, "

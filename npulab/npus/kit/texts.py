@@ -10,8 +10,8 @@ from npulab.support.files import first_bytes, read_bounded
 from npulab.support.refuse import refuse_if
 
 MOST_BYTES = 2**26
-MOST_LINES = 2**21  # Lines are limited too, because a line takes far more memory than its letters.
-LOOK = 2**20  # The first ``LOOK`` bytes of a file are searched for the sign of a format.
+MOST_LINES = 2**21  # lines are limited too, because a line takes far more memory than its letters
+LOOK = 2**20  # the first ``LOOK`` bytes of a file are searched for the sign of a format
 # Skipped lines become at most ``MOST_ROWS`` rows, with at most ``MOST_SHOWN`` letters of text each.
 MOST_ROWS, MOST_SHOWN = 16, 60
 NBSP = "\xa0"  # the non-breaking space, which blogs have in place of blanks

@@ -105,7 +105,7 @@ class Fetch(UnitJob):
     @cached_property
     def all_lines(self) -> int:
         if self["D_MISC_CFG.CONV_MODE"]:
-            return 0  # neither of CDMA's readers is for it
+            return 0  # neither of CDMA's readers of data handles Winograd mode
         return self["D_DATAIN_SIZE_0.DATAIN_HEIGHT"] + 1
 
     @cached_property

@@ -29,7 +29,8 @@ LAUNCHES = {"CFG_LAUNCH0": 0, "CFG_LAUNCH1": 1}
 STARTS = (ENABLE, *LAUNCHES)
 ACCESS, DATA = "S_LUT_ACCESS_CFG", "S_LUT_ACCESS_DATA"
 LETTERS = {"BS": "B", "BN": "N", "EW": "E"}  # SDP's stages in the names of their operands' readers
-# Codes of an ALU of SDP; its first two stages add instead of comparing.
+# Codes of what an ALU of SDP does. Only the ALU of the third stage compares for equality (EQUAL);
+# with that code, the ALUs of the first two stages add.
 MAX, MIN, SUM, EQUAL = range(4)
 # The operands of a stage that lie in memory, by the value of DATA_USE.
 MUL, ALU, BOTH = range(3)

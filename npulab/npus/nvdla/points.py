@@ -182,8 +182,8 @@ def _from_memory(operands: Mapping[str, Operands]) -> dict[str, Operands]:
 
 
 def summed(offset: int, right_shift: int, zero_point: int, relu: bool) -> Points:
-    """Return points of ``round((x + other + offset) / 2**right_shift) + zero_point``; X1 takes the
-    other tensor from memory."""
+    """Return the points of an addition, ``round((x + other + offset) / 2**right_shift) +
+    zero_point``. The first stage (X1) reads the tensor ``other`` from memory."""
     values = {
         **_stage("BS", Operands(alu=np.zeros(1, np.int64))),
         **_stage("BN", Operands(), 0, right_shift, relu, 1),

@@ -53,7 +53,8 @@ class Counts:
 
 @dataclass
 class Reader:
-    """A job of SDP_RDMA: its streams, by ``MRDMA`` or by stage and part ("BS ALU")."""
+    """A job of SDP_RDMA, which reads operands from memory: its streams of data, by the name
+    ``MRDMA`` (the input) or by stage and part ("BS ALU")."""
 
     streams: dict[str, Part]
     counts: Counts

@@ -405,9 +405,9 @@ class Border:
         self.across = (layer.output_shape[1] - 1) * self.right + across
 
     def lines(self, rows: Range) -> tuple[int, slice, int, int]:
-        """Return, for a range of output rows: (number of lines that the taps read, border included;
-        slice of these lines that are inside the input; first and end of that slice as lines of the
-        input).
+        """Return what a range of output rows reads: (how many lines, border included; the slice of
+        these lines that is not border; the first input line of that slice, and the line after its
+        last).
         """
         return _inside(
             rows[0] * self.down - self.top,
@@ -416,8 +416,8 @@ class Border:
         )
 
     def columns(self) -> tuple[slice, int, int]:
-        """Return (slice of the columns with border that are inside the input; first and end of that
-        slice as columns of the input).
+        """Return (the slice of the columns, border included, that is not border; the first input
+        column of that slice, and the column after its last).
         """
         return _inside(-self.left, self.across, self.width)[1:]
 

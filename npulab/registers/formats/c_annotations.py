@@ -13,8 +13,8 @@ from npulab.registers.formats.c_comments import MARK, note_in, said_in
 from npulab.registers.formats.c_text import Comment, Source
 from npulab.support.refuse import refusing
 
-NEAR = 2**8  # The most characters between an annotation and its struct.
-FAR = 2**12  # The most characters between a comment and its member or macro.
+NEAR = 2**8  # the most characters between an annotation and its struct
+FAR = 2**12  # the most characters between a comment and its member or macro
 SIGNS = re.compile(r"[\[\](),;{}]")
 DEPTHS = {"(": 1, "[": 1, ")": -1, "]": -1}  # what a sign adds to the depth of brackets
 

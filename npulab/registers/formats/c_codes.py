@@ -16,7 +16,7 @@ from npulab.registers.fields import Cells, Enums, NewCodes, NewEnums, Row
 
 Rows = Sequence[Cells]
 
-FEWEST = 2  # Fewer macros are not taken as the codes of a field.
+FEWEST = 2  # fewer macros are not taken as the codes of a field
 # The widths of whole types of C, in bits. A field of such a width may be anything of a program (a
 # number, a size, flags), so the tag of its enum must be its name exactly.
 WHOLE = (8, 16, 32, 64)

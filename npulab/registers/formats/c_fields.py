@@ -86,8 +86,8 @@ class Register:
 
     macro: str
     name: str
-    offset: int  # The offset is in bytes.
-    position: int  # The macro begins at this character of the text.
+    offset: int  # the offset is in bytes
+    position: int  # the macro begins at this character of the text
     # An array has, for each dimension, the number of elements and the bytes from one to the next.
     lengths: tuple[tuple[int, int], ...] = ()
     heads: list[str] = field(default_factory=list)  # the texts with which its fields' names begin

@@ -22,21 +22,21 @@ from npulab.registers.formats.c_offsets import FEWEST
 from npulab.registers.formats.c_roles import Roles
 from npulab.registers.formats.c_text import LITERAL
 
-FAR = 2**8  # The next offset after a family is searched in so many macros.
-NEAR = 0x40  # Neighbours in a list are at most so many bytes apart.
-GROUP = 0x100  # A group without a register of its own begins at a multiple of so many bytes.
-REACH = 0x40 * WORD_BYTES  # A family spans so many bytes if no offset follows.
-PAST = 0x1000  # An offset is near up to twice the last sure offset plus so many bytes.
+FAR = 2**8  # the next offset after a family is searched in so many macros
+NEAR = 0x40  # neighbours in a list are at most so many bytes apart
+GROUP = 0x100  # a group without a register of its own begins at a multiple of so many bytes
+REACH = 0x40 * WORD_BYTES  # a family spans so many bytes if no offset follows
+PAST = 0x1000  # an offset is near up to twice the last sure offset plus so many bytes
 
 
 @dataclass(frozen=True)
 class Open:
     """The offsets that may be registers, each by the name of its macro."""
 
-    lone: list[str]  # Names that begin with no register's name.
-    children: Mapping[str, list[str]]  # Other names, by the register with whose name they begin.
-    hexadecimal: Set[str]  # Names of macros that are written as offsets (``_as_offsets``).
-    marks: set[str]  # Names that match NAMED; empty if few do.
+    lone: list[str]  # names that begin with no register's name
+    children: Mapping[str, list[str]]  # other names, by the register with whose name they begin
+    hexadecimal: Set[str]  # names of macros that are written as offsets (``_as_offsets``)
+    marks: set[str]  # names that match NAMED; empty if few do
     by_macro: Mapping[str, str]  # The same as ``Roles.by_macro``.
 
 

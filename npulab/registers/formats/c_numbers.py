@@ -24,8 +24,8 @@ from npulab.registers.formats.c_dialects import (
 )
 from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source
 
-LARGEST = 2**WORD_BITS  # Offsets, and masks of bits in a word, are below this number.
-MOST_BODY = 2**11  # The body of a macro that may be a number has fewer characters.
+LARGEST = 2**WORD_BITS  # offsets, and masks of bits in a word, are below this number
+MOST_BODY = 2**11  # the body of a macro that may be a number has fewer characters
 # Each alternative begins with one fixed character, so that a search skips all other characters.
 NO_NUMBER = re.compile(r"\"|{|}|;|'|=(?<![=!<>]=)(?!=)|do(?<!\wdo)\b|\.\.\.")
 # matches a cast to a pointer to a register, and the kernel's wrapper of an offset
@@ -145,10 +145,10 @@ class Facts:
     """The macros of a source, their values, and the way in which they are written."""
 
     source: Source
-    numbers: Mapping[str, Macro]  # The macros that may be numbers, by name.
+    numbers: Mapping[str, Macro]  # the macros that may be numbers, by name
     values: dict[str, int]
-    refused: Mapping[str, str]  # Why a macro has no value, by its name.
-    spoken: Set[str]  # The words in the declarations.
+    refused: Mapping[str, str]  # why a macro has no value, by its name
+    spoken: Set[str]  # the words in the declarations
     # A text for each word of a struct (``c_registers.Member``): macros of its fields begin with it.
     members: Set[str]
 

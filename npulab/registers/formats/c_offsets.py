@@ -26,8 +26,8 @@ from npulab.registers.formats.c_numbers import LARGEST, Facts
 from npulab.registers.formats.c_pairs import Pairs
 from npulab.registers.formats.c_text import NAME, Macro
 
-FEWEST = 3  # A list or family with fewer members is no evidence.
-WIDE = 2**16  # A mask of this size or more belongs to a register of 32 bits.
+FEWEST = 3  # a list or family with fewer members is no evidence
+WIDE = 2**16  # a mask of this size or more belongs to a register of 32 bits
 
 
 class Spread(NamedTuple):
@@ -232,7 +232,7 @@ class Keys:
     a register is the text with which the names of its fields begin.
     """
 
-    macros: dict[str, str]  # The macro of a register's offset, by the register's key.
+    macros: dict[str, str]  # the macro of a register's offset, by the register's key
     # ``spelling`` is a key of SPELLINGS, or "exact" (a register's key is the name of its macro), or
     # "shorter" (the key is that name without its first word).
     spelling: str

@@ -28,12 +28,12 @@ Group = dict[str, str]  # the macros of a field, by the kind of their tail (TAIL
 class Pairs:
     """The fields that several macros describe together, and the macros that need more evidence."""
 
-    fields: dict[str, Bits]  # Fields by name; the names of their macros begin with it.
-    roles: dict[str, str]  # The role of a macro, by its name.
-    weak: dict[str, Group]  # A lone mask or a lone shift, by the field's name.
-    doubled: bool  # True if two underscores stand between a field's name and a tail.
-    bases: Set[str]  # The names of all macros with a tail, without the tail.
-    written: bool  # True if most masks are written as bits: plain numbers are no masks.
+    fields: dict[str, Bits]  # fields by name; the names of their macros begin with it
+    roles: dict[str, str]  # the role of a macro, by its name
+    weak: dict[str, Group]  # a lone mask or a lone shift, by the field's name
+    doubled: bool  # true if two underscores stand between a field's name and a tail
+    bases: Set[str]  # the names of all macros with a tail, without the tail
+    written: bool  # true if most masks are written as bits: plain numbers are no masks
 
 
 def paired_fields(facts: Facts) -> Pairs:

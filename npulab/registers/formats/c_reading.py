@@ -47,10 +47,10 @@ BEGINS = re.compile(
     rb"\bconst(?:expr)?\s+\w+\s+\w+\s*=",
     re.MULTILINE,
 )
-HOLDERS = ("ENUM_DECL", "STRUCT_DECL", "UNION_DECL")  # These declarations may contain enumerators.
-SHOWN = 8  # A sentence of a warning has at most so many names, a warning so many sentences.
-MOST_MISSING = 40  # The sentence about names declared nowhere has at most so many of them.
-MOST_SHOWN = 2**10  # A reading lists at most so many unexplained lines.
+HOLDERS = ("ENUM_DECL", "STRUCT_DECL", "UNION_DECL")  # these declarations may contain enumerators
+SHOWN = 8  # a sentence of a warning has at most so many names, a warning so many sentences
+MOST_MISSING = 40  # the sentence about names declared nowhere has at most so many of them
+MOST_SHOWN = 2**10  # a reading lists at most so many unexplained lines
 
 
 def is_c(head: bytes) -> bool:

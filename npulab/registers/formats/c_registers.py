@@ -39,8 +39,8 @@ from npulab.support.refuse import refuse_if
 REGMAP = re.compile(r"(\w+)\]?\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*[,)]")
 ARRAY = re.compile(r"\b([A-Za-z_]\w*)\s*\[\w*\]\s*=\s*\{([^;]*);")
 ENUMERATOR = re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)")
-MOST_LENGTH = 2**14  # An array of registers has at most so many elements.
-MOST_WORDS = 5  # A block's name has at most so many first words of its registers' names.
+MOST_LENGTH = 2**14  # an array of registers has at most so many elements
+MOST_WORDS = 5  # a block's name has at most so many first words of its registers' names
 
 Rows = list[Cells]
 
@@ -271,8 +271,8 @@ def _arrays(source: Source) -> list[Lost]:
 
 
 def _members(unit: Unit, structs: Sequence[Struct]) -> dict[str, Member]:
-    """Return the words of structs whose fields macros describe. A key is the text with which the
-    macros' names begin, a value is the member.
+    """Return those members of structs, each a word, whose fields macros describe. The key of a
+    member is the text with which the names of these macros begin.
 
     The key is one or more neighbouring words of the struct's name, then the member's name, in
     capitals: macros of the member ``ctrl`` of ``struct npu_dma`` may begin with DMA_CTRL, NPU_CTRL

@@ -27,13 +27,13 @@ class Roles:
     arrays: dict[str, Array]
     candidates: dict[str, int]  # offsets in bytes, by the macro that may be a register
     keys: Keys
-    by_words: bool  # True if the file counts offsets in words.
-    roles: dict[str, str]  # The role of a macro, by its name.
+    by_words: bool  # true if the file counts offsets in words
+    roles: dict[str, str]  # the role of a macro, by its name
     lost: list[Lost]
-    fields: dict[str, Bits]  # Fields by name; the names of their macros begin with it.
+    fields: dict[str, Bits]  # fields by name; the names of their macros begin with it
     # The registers, by the macro of their offset.
     registers: dict[str, Register] = field(default_factory=dict)
-    find: Longest = field(default_factory=lambda: Longest(()))  # Finds keys of registers.
+    find: Longest = field(default_factory=lambda: Longest(()))  # finds keys of registers
     # Numbers that are named as registers, but are no multiples of a word: the name without the
     # mark of an offset, by macro.
     odd: dict[str, str] = field(default_factory=dict)
@@ -100,8 +100,8 @@ class Roles:
         return [(macro.position, name) for name, macro in ordered if name in self.candidates]
 
     def place(self, name: str) -> int:
-        """Return how many macros before this one in the text may be offsets: its index in
-        ``by_position``, if it may be one itself."""
+        """Return how many macros before this macro in the text may be offsets. If the macro itself
+        may be an offset, this is its index in ``by_position``."""
         return bisect_left(self.by_position, (self.facts.source.macros[name].position, ""))
 
     @cached_property

@@ -35,11 +35,11 @@ from typing import Any, NamedTuple
 from npulab.registers.fields import WORD_BYTES, Cells, NewCodes, NewEnums, pieces
 from npulab.registers.formats.c_text import Unit, Wrong
 
-MOST_BITS = 2**24  # A struct has at most so many bits.
+MOST_BITS = 2**24  # a struct has at most so many bits
 # The most elements of an array, runs of bits of a struct, dimensions of an array, and characters of
 # a name. Register headers have far fewer; a broken or hostile file is refused with a sentence.
 MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME = 2**14, 2**16, 8, 512
-FAR = 2**9  # A member's attributes end at most so many characters after its name.
+FAR = 2**9  # a member's attributes end at most so many characters after its name
 # Matches the words with which a declaration begins.
 WORDS = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})")
 ARRAYS = ("CONSTANTARRAY", "INCOMPLETEARRAY")
@@ -143,7 +143,7 @@ class Layout:
     held: set[int] = field(default_factory=set)
     # the answers of ``_odd``
     odd: dict[int, bool] = field(default_factory=dict)
-    # the value column of the members that have an enum as their type
+    # for a member whose type is an enum: its cell in the column ``value``
     enum_of: NewCodes = field(default_factory=dict)
 
     @cached_property

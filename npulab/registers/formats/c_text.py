@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 from npulab.support.extras import needed
 from npulab.support.files import read_bounded, text_of
 
-MOST_BYTES = 2**24  # A file has at most so many bytes.
+MOST_BYTES = 2**24  # a file has at most so many bytes
 # The most macros, comments, and directives of conditions (such as #if) of a file. Register headers
 # have far fewer; a hostile file is refused with a sentence before it fills the memory.
 MOST_MACROS, MOST_COMMENTS, MOST_CONDITIONS = 2**18, 2**18, 2**14
-MOST_GROWTH = 2**12  # A macro may become at most so many tokens when it is replaced.
-MOST_MEMBER = 2**11  # A member or a macro's body has at most so many characters.
-MOST_DEPTH = 32  # At most so many braces and parentheses are inside each other.
+MOST_GROWTH = 2**12  # a macro may become at most so many tokens when it is replaced
+MOST_MEMBER = 2**11  # a member or a macro's body has at most so many characters
+MOST_DEPTH = 32  # at most so many braces and parentheses are inside each other
 # Matches an integer, which may be in brackets and have a suffix such as UL.
 LITERAL = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})(?:[uUlL]{1,3})?\s*\)*")
 NAME = re.compile(r"[A-Za-z_]\w*")
@@ -146,9 +146,9 @@ class Source:
     packs: tuple[tuple[int, str], ...] = ()  # (position, directive) of each #pragma pack
     files: tuple[tuple[int, Path], ...] = ()
     defines: tuple[str, ...] = ()
-    left_out: tuple[tuple[int, int], ...] = ()  # Spans of text that conditions leave out.
-    directives: tuple[tuple[int, int], ...] = ()  # Spans of directives that define no macro.
-    text: str = ""  # The code before the directives were carried out.
+    left_out: tuple[tuple[int, int], ...] = ()  # spans of text that conditions leave out
+    directives: tuple[tuple[int, int], ...] = ()  # spans of directives that define no macro
+    text: str = ""  # the code before the directives were carried out
 
     @cached_property
     def _lines(self) -> list[int]:
@@ -500,12 +500,12 @@ class Unit:
 
     source: Source
     cursors: Sequence[Any]
-    spans: Sequence[tuple[int, int]]  # The spans of the declarations, (begin, end).
-    wrong: Mapping[int, Wrong]  # Refused declarations, by where they begin.
-    before: int  # The compiler's text has so many characters before the source.
-    values: Mapping[str, int]  # The values of expressions, by name.
-    refused: Mapping[str, str]  # Why an expression has no value, by its name.
-    missing: tuple[str, ...] = ()  # Names declared nowhere, as --define takes them.
+    spans: Sequence[tuple[int, int]]  # the spans of the declarations, (begin, end)
+    wrong: Mapping[int, Wrong]  # refused declarations, by where they begin
+    before: int  # the compiler's text has so many characters before the source
+    values: Mapping[str, int]  # the values of expressions, by name
+    refused: Mapping[str, str]  # why an expression has no value, by its name
+    missing: tuple[str, ...] = ()  # names declared nowhere, as --define takes them
 
     def position(self, location: Any) -> int:
         return int(location.offset) - self.before

@@ -14,8 +14,8 @@ from npulab.registers.names import in_register, name_of, run_of, word_name
 from npulab.registers.table import COLUMNS
 from npulab.support.refuse import refuse_if
 
-MOST_WORDS = 2**12  # A block that spans more words becomes macros, not a struct.
-INT_MOST = 2**31 - 1  # The largest int of C.
+MOST_WORDS = 2**12  # a block that spans more words becomes macros, not a struct
+INT_MOST = 2**31 - 1  # the largest int of C
 # The columns that an annotation may state for a field.
 OWN = tuple(
     name for name in COLUMNS if name not in ("block", "offset", "register", "field", "lsb", "width")

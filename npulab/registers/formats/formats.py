@@ -32,9 +32,9 @@ class Format(NamedTuple):
 FORMATS = {
     row.pop("format"): Format(**row) for row in read_table(Path(__file__).with_name("formats.csv"))
 }
-HEAD = 2**16  # A format is recognised by so many first bytes of a file.
-OPTIONS = {"xml": ("include",), "struct": ("define", "include")}  # The options of a format.
-ROOTS = {"database": "xml", "device": "svd"}  # Formats of XML, by their root element.
+HEAD = 2**16  # a format is recognised by so many first bytes of a file
+OPTIONS = {"xml": ("include",), "struct": ("define", "include")}  # the options of a format
+ROOTS = {"database": "xml", "device": "svd"}  # formats of XML, by their root element
 
 
 @refusing()

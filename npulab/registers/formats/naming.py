@@ -12,8 +12,8 @@ from npulab.registers.fields import WORD_BYTES, NewCodes, Row
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.names import register_of
 
-APART = 2**12  # The address that a block gets is a multiple of so many bytes.
-MOST_LETTERS = 120  # The most characters of an identifier, before a number makes it unique.
+APART = 2**12  # the address that a block gets is a multiple of so many bytes
+MOST_LETTERS = 120  # the most characters of an identifier, before a number makes it unique
 
 
 @cache

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-OWN = "npulab_"  # The names of npulab's properties begin with this text.
+OWN = "npulab_"  # the names of npulab's properties begin with this text
 # In files that npulab wrote, the name of a parameter that stands for a feature begins with it.
 CHIP = "has_"
 # properties that PeakRDL defines, and their types

@@ -39,10 +39,10 @@ class Writing:
     """What is known of a file while it is written: its names, and the enums that fields have."""
 
     table: RegisterTable
-    features: Mapping[str, str]  # The name of a feature's parameter, by feature.
-    whole: dict[str, str] = field(default_factory=dict)  # An enum's name in the file, by enum.
-    used: set[str] = field(default_factory=set)  # Enums that a field names by ``encode``.
-    apart: set[str] = field(default_factory=set)  # Enums named by ``npulab_value``.
+    features: Mapping[str, str]  # the name of a feature's parameter, by feature
+    whole: dict[str, str] = field(default_factory=dict)  # an enum's name in the file, by enum
+    used: set[str] = field(default_factory=set)  # enums that a field names by ``encode``
+    apart: set[str] = field(default_factory=set)  # enums named by ``npulab_value``
 
 
 def rdl_text(table: RegisterTable) -> str:

@@ -59,9 +59,9 @@ from npulab.support.refuse import refuse_if
 NAMESPACE = "http://nouveau.freedesktop.org/"
 # the namespace of npulab's attributes: at, value, address, align, evidence, nameless, addresses
 NPULAB = "urn:npulab:registers"
-FILES = 64  # A database has at most so many files, with the imports of imports.
-FOLDERS_ABOVE = 3  # So many folders above that of the database may have imported files.
-MOST_ELEMENTS = 2**18  # A file has at most so many elements.
+FILES = 64  # a database has at most so many files, with the imports of imports
+FOLDERS_ABOVE = 3  # so many folders above that of the database may have imported files
+MOST_ELEMENTS = 2**18  # a file has at most so many elements
 PLAIN = ("", "uint", "hex", "boolean", "bitfield", "address", "waddress")
 POINTERS = ("address", "waddress")
 SIZES = {"reg8": 8, "reg16": 16, "reg32": WORD_BITS, "reg64": 2 * WORD_BITS}

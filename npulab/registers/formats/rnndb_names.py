@@ -12,8 +12,8 @@ from npulab.registers.formats.xml import Element
 from npulab.support.refuse import refuse_if
 
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}")
-MOST_STEPS = 2**19  # A database has at most so many registers, array elements and fields.
-WORDS = ("doc", "brief")  # The elements that have texts for people.
+MOST_STEPS = 2**19  # a database has at most so many registers, array elements and fields
+WORDS = ("doc", "brief")  # the elements that have texts for people
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Names:
     bitsets: dict[str, Element] = field(default_factory=dict)
     groups: dict[str, Element] = field(default_factory=dict)
     domains: set[str] = field(default_factory=set)
-    types: dict[str, str] = field(default_factory=dict)  # The type that a spectype stands for.
-    used: set[str] = field(default_factory=set)  # The groups that a domain uses.
+    types: dict[str, str] = field(default_factory=dict)  # the type that a spectype stands for
+    used: set[str] = field(default_factory=set)  # the groups that a domain uses
     losses: Losses = field(default_factory=Losses)
     # a number for each register, array element or field that is still allowed
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))

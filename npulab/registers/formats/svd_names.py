@@ -13,9 +13,9 @@ from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.xml import Element
 from npulab.support.refuse import refuse_if
 
-NPULAB = "urn:npulab:registers"  # The namespace of npulab's own words.
-MOST_DERIVED = 16  # An element is derived from at most so many elements, in a chain.
-MOST_STEPS = 2**19  # A file has at most so many elements, with those of arrays.
+NPULAB = "urn:npulab:registers"  # the namespace of npulab's own words
+MOST_DERIVED = 16  # an element is derived from at most so many elements, in a chain
+MOST_STEPS = 2**19  # a file has at most so many elements, with those of arrays
 NUMBER = re.compile(
     r"\+?(?:(?P<hex>0[xX][0-9a-fA-F]{1,16})|#(?P<bits>[01xX]{1,64})|(?P<dec>[0-9]{1,20}))"
     r"(?P<scale>[kKmMgG]?)"
@@ -38,7 +38,7 @@ class Device:
     # npulab's own words in vendorExtensions about an element, by the element's tag and path
     own: dict[tuple[str, str], Element] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
-    errors: list[ValueError] = field(default_factory=list)  # Why elements were skipped.
+    errors: list[ValueError] = field(default_factory=list)  # why elements were skipped
     # An iterator with a number for each element that is still allowed.
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 

@@ -35,8 +35,8 @@ class Writing:
 
     table: RegisterTable
     own: list[str] = field(default_factory=list)
-    whole: set[str] = field(default_factory=set)  # Enums that SVD can state completely.
-    apart: set[str] = field(default_factory=set)  # Enums that npulab's own words name.
+    whole: set[str] = field(default_factory=set)  # enums that SVD can state completely
+    apart: set[str] = field(default_factory=set)  # enums that npulab's own words name
 
 
 def svd_text(table: RegisterTable) -> str:

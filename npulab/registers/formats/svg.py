@@ -13,8 +13,8 @@ from npulab.registers.formats.tables import RegisterTable
 
 # the width of a bit, the height of a box and the margin of the drawing, in px
 BIT, HEIGHT, MARGIN = 30, 46, 16
-LETTER, LINE = 6.2, 13  # The width and height of a letter of a sans-serif face of 11 px, in px.
-LINES = 3  # A name in its box has at most so many lines.
+LETTER, LINE = 6.2, 13  # the width and height of a letter of a sans-serif face of 11 px, in px
+LINES = 3  # a name in its box has at most so many lines
 PARTS = re.compile(r"[_.\-\s\[]*(?:[A-Z]+(?![a-z])|[A-Z]?[^A-Z_.\-\s\[]+|[_.\-\s\[]+$)")
 STYLE = Path(__file__).with_name("svg.css").read_text(encoding="utf-8")
 

@@ -39,8 +39,8 @@ from npulab.support.files import read_bounded, text_of
 from npulab.support.processes import execute
 from npulab.support.refuse import refuse_if
 
-MOST_BYTES = 2**23  # A file and its includes have at most so many bytes together.
-FILES = 64  # A file has at most so many includes, itself counted.
+MOST_BYTES = 2**23  # a file and its includes have at most so many bytes together
+FILES = 64  # a file has at most so many includes, itself counted
 # At most so many brackets are inside each other. The compiler takes seconds for 1000; maps of real
 # chips have 10.
 MOST_DEEP = 100

@@ -35,9 +35,9 @@ from npulab.support.text import plural
 
 ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
-MOST_BYTES = 2**25  # A table has at most so many bytes.
-MOST_ROWS = 2**17  # A table has at most so many rows.
-PLACES = ("block", "offset", "lsb", "width")  # The columns that say where the bits of a row are.
+MOST_BYTES = 2**25  # a table has at most so many bytes
+MOST_ROWS = 2**17  # a table has at most so many rows
+PLACES = ("block", "offset", "lsb", "width")  # the columns that say where the bits of a row are
 
 
 @dataclass(frozen=True)

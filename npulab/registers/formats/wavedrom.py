@@ -9,8 +9,8 @@ from npulab.registers.fields import WORD_BITS
 from npulab.registers.formats.drawn import Drawn, drawn
 from npulab.registers.formats.tables import RegisterTable
 
-ATTRIBUTES = ("evidence", "feature")  # A drawing shows these columns below a field.
-ADDRESS = 3  # WaveDrom's number of the colour for fields that point into memory.
+ATTRIBUTES = ("evidence", "feature")  # a drawing shows these columns below a field
+ADDRESS = 3  # waveDrom's number of the colour for fields that point into memory
 
 
 def wavedrom_text(table: RegisterTable) -> str:

@@ -12,8 +12,8 @@ from xml.parsers import expat
 
 from npulab.support.files import read_bounded
 
-MOST_BYTES = 2**26  # A file has at most so many bytes.
-MOST_DEPTH = 64  # At most so many elements are inside each other.
+MOST_BYTES = 2**26  # a file has at most so many bytes
+MOST_DEPTH = 64  # at most so many elements are inside each other
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 

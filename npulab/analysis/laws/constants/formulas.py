@@ -333,7 +333,8 @@ def family_numbers(names: Sequence[str]) -> list[int]:
 
 
 def _agreeing(rows: Array, numbers: Sequence[int], number: int) -> Array:
-    """``(F,) bool``: the rows in which no factor of a family has another number than ``number``."""
+    """``(F,) bool``: True for a row if all its factors that belong to a family (their number is not
+    -1) have the number ``number``."""
     others = [place for place, own in enumerate(numbers) if own not in (-1, number)]
     return (rows[:, others] == 0).all(1)
 

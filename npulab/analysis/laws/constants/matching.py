@@ -97,11 +97,11 @@ class Hit:
 
 
 def allowed_misses(captures: int) -> int:
-    """The most captures on which a place may be noise: a quarter of all captures, but at most 2
-    plus a sixteenth of them.
+    """The most captures that may contradict a constant at a place: a quarter of all captures, but
+    at most 2 plus a sixteenth of them.
 
-    A quarter of 300 layers was too many: products of scales then fitted tile sizes by chance. The
-    four such claims in three sweeps each missed at least 24 captures.
+    A quarter of 300 layers was too many: products of scales then fitted tile sizes by chance. This
+    happened four times in three sweeps, and each time at least 24 captures contradicted.
     """
     return min(captures // 4, 2 + captures // 16)
 

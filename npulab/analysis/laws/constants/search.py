@@ -184,8 +184,8 @@ def _with_ratios(constants: Sequence[Constant], formulas: Formulas) -> Iterator[
 
 
 def _wider(meaning: Meaning, copies: Sequence[Claim], data: Array) -> tuple[int, ...]:
-    """The widths in bytes of wider words that hold the same number at all copies, because the bytes
-    above a fixed-point number, or below a bfloat16, are 0.
+    """The widths in bytes of wider words that a constant may have, too, at all places with a copy
+    of it: the further bytes, above a fixed-point number or below a bfloat16, are 0.
     """
     width = copies[0].width
     encoding = meaning.stored[0].encoding

@@ -20,8 +20,9 @@ from npulab.npus.nvdla.units.fields import Fields
 
 LE_ENTRIES, LO_ENTRIES = 65, 257
 CDP_FRACTION = 16
-# Of CDP on int8 chips: the start of a table that its index counts from, and the shift of the index,
-# keep these bits; the slopes outside the table keep the whole start. Source: the RTL of nv_large
+# How many bits CDP on int8 chips keeps of the start of a table: CDP_START_BITS for the index, which
+# counts from the start, CDP_BOUND_BITS for the slopes outside the table. The shift of the index
+# keeps CDP_SELECT_BITS. Source: the RTL of nv_large
 # (CDP_DP_LUT_CTRL_unit, INTP_unit).
 CDP_START_BITS, CDP_SELECT_BITS, CDP_BOUND_BITS = 22, 6, 39
 CDP_NO_SHIFT = -32  # the select whose magnitude does not fit the shifter of LO

@@ -1,4 +1,4 @@
-"""PDP as the stream of lines that it is, for jobs whose padding is not what their windows reach.
+"""PDP as a stream of lines, for jobs whose padding is not the border that their windows reach.
 
 PDP makes of each row of its input a stream of outputs, cuts that stream into lines of
 ``CUBE_OUT_WIDTH + 1`` outputs and combines lines to lines of the output. No stage knows where an

@@ -294,8 +294,8 @@ def processed(
     how: Lookup,
     rules: Rules,
 ) -> Array:
-    """Return values of the output's element type from int64 values of 32 bits; the stages with
-    operands run in order."""
+    """Return values of the output's element type from ``x``, 32-bit values stored as int64. The
+    stages in ``operands`` run in its order."""
     for stage, given in operands.items():
         if stage == "EW":
             x = stage_y(fields, x, given, tables, how, rules)

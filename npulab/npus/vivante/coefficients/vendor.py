@@ -115,8 +115,8 @@ def choose_channels(weights: Array, geometry: Geometry) -> tuple[int, ...]:
     The vendor reorders kernels if their numbers of weights that are not the zero point differ by
     ``UNEVEN`` or more. Kernels with the smallest number are dealt first: a kernel to each core from
     the first core to the last, then a kernel to each core from the last to the first, and so on. In
-    a core's stream, kernels are in the order of their channels. Several superblocks are never
-    reordered."""
+    a core's stream, kernels are in the order of their channels. If a core has several
+    superblocks, nothing is reordered."""
     g = geometry
     counts = np.count_nonzero(weights != g.zero_point, axis=(1, 2, 3))
     if g.superblocks > 1 or np.ptp(counts) < UNEVEN:
