@@ -8,20 +8,21 @@ from pathlib import Path
 from npulab.registers.formats.tables import MOST_BYTES, MOST_ROWS
 from npulab.support import files
 
-Contents = Mapping[Path, bytes | None]  # None where there is no file
+Contents = Mapping[Path, bytes | None]  # by path: the bytes of a file; None if there is none
 
 
 def read(path: Path) -> bytes | None:
-    """Return a file's bytes, None if there is no file; raises ValueError for a folder, and for a
-    file that is too large."""
+    """Read a file and return its bytes, None if there is no file. Raises ValueError for a folder,
+    and for a file that is too large.
+    """
     if path.exists():
         return files.read_bounded(path, MOST_BYTES)
     return None
 
 
 def text_of(path: Path, data: bytes) -> str:
-    """Return the text of a table, with its byte order mark if it has one; raises ValueError if it
-    is not UTF-8 text or has too many lines.
+    """Return the text of a table that was read as ``data``; a byte order mark stays in it. Raises
+    ValueError if it is not UTF-8 text or has too many lines.
     """
     text = files.text_of(data, path, "utf-8")
     lines = data.count(b"\n") + data.count(b"\r")

@@ -13,9 +13,12 @@ import numpy as np
 from npulab.analysis.draft import laying, naming
 from npulab.analysis.draft.table import Edited, MapTable
 
-TEXT = 4096  # the most letters of a text argument
-MOST = 256  # the most items of a list argument (widths, names)
-SHOWN = 80  # the most letters of a refused argument that an error text shows
+# A text argument of an edit has at most this many letters.
+TEXT = 4096
+# A list argument of an edit (widths, names) has at most this many items.
+MOST = 256
+# An error text shows at most this many letters of a refused argument.
+SHOWN = 80
 EDITS: dict[str, Callable[..., Edited]] = {
     "rename": naming.rename,
     "rename_register": naming.rename_register,
@@ -35,14 +38,14 @@ EDITS: dict[str, Callable[..., Edited]] = {
 
 def _checked_text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > TEXT:
-        raise ValueError(f"text of at most {TEXT} letters")
+        raise ValueError(f"allowed is text of at most {TEXT} letters")
     return value
 
 
 def _checked_number(value: Any) -> int:
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not -(2**32) < value < 2**32:
-        raise ValueError("a whole number")
+        raise ValueError("allowed is a whole number above -2**32 and below 2**32")
     return int(value)
 
 
@@ -60,26 +63,26 @@ def _checked_text_or_number(value: Any) -> str | int:
 
 def _checked_truth(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("true or false")
+        raise ValueError("allowed is true or false")
     return value
 
 
 def _checked_list(value: Any, kind: Callable[[Any], Any], nouns: str) -> list[Any]:
     if not isinstance(value, list) or len(value) > MOST:
-        raise ValueError(f"a list of at most {MOST} {nouns}")
+        raise ValueError(f"allowed is a list of at most {MOST} {nouns}")
     return [kind(item) for item in value]
 
 
 def _checked_names(value: Any) -> dict[int, str]:
     if not isinstance(value, Mapping) or len(value) > MOST:
-        raise ValueError(f"at most {MOST} names by raw")
+        raise ValueError(f"allowed is at most {MOST} names by raw number")
     try:
         return {int(raw, 0): _checked_text(name).strip() for raw, name in value.items()}
     except (TypeError, ValueError):
-        raise ValueError("names by raw, a whole number as text") from None
+        raise ValueError("allowed is names by raw number, the number as text: '0x3'") from None
 
 
-# checks of an edit's arguments, by the annotation of the parameter
+# By the annotation of an edit's parameter: the function that checks an argument and returns it.
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "str": _checked_text,
     "int": _checked_number,
@@ -93,8 +96,8 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def edited(table: MapTable, edit: Mapping[str, Any]) -> tuple[MapTable, str, dict[str, Any]]:
-    """Return the edited table, the sentence of the edit, and the edit without those arguments that
-    have their default value.
+    """Return the edited table, the sentence of the edit, and the edit without arguments that have
+    their default value.
 
     Raises ValueError for an unknown edit and for arguments that the edit does not take; LookupError
     for an unknown field.
@@ -104,7 +107,7 @@ def edited(table: MapTable, edit: Mapping[str, Any]) -> tuple[MapTable, str, dic
         do = edit.get("do")
     if not isinstance(edit, Mapping) or not isinstance(do, str) or do not in EDITS:
         raise ValueError(f"edit: got {str(do)[:SHOWN]!r}, allowed is one of {', '.join(EDITS)}")
-    _, *parameters = signature(EDITS[do]).parameters.values()  # the first parameter is the table
+    _, *parameters = signature(EDITS[do]).parameters.values()  # without the first, the table
     takes = {parameter.name: parameter for parameter in parameters}
     arguments = {name: value for name, value in edit.items() if name != "do"}
     for name, value in arguments.items():
@@ -115,9 +118,7 @@ def edited(table: MapTable, edit: Mapping[str, Any]) -> tuple[MapTable, str, dic
         try:
             arguments[name] = CHECKS[takes[name].annotation](value)
         except ValueError as error:
-            raise ValueError(
-                f"{do}: got {name} {str(value)[:SHOWN]!r}, allowed is {error}"
-            ) from None
+            raise ValueError(f"{do}: got {name} {str(value)[:SHOWN]!r}, {error}") from None
     for parameter in parameters:
         if parameter.default is Parameter.empty and parameter.name not in arguments:
             raise ValueError(

@@ -50,7 +50,7 @@ def split(table: MapTable, field: str, widths: Sequence[int], names: Sequence[st
         parts.append(f"{name or 'no name'} ({width})")
         end = low + width
         part: list[BitRun] = []
-        begun = []  # rows whose run begins in this part
+        begun = []  # keys of rows whose run begins in this part
         for key, run in zip(keys, runs, strict=True):
             at = run.at or 0
             if at < end and low < at + run.width:
@@ -135,7 +135,7 @@ def add(
     """Name bits that have no name. With an ``offset`` they are in a new register, and ``register``
     is its name (in the first block) or block.name.
     """
-    # stored drafts call this edit by these parameter names, so they are not grouped into one
+    # stored drafts name these parameters, so they are not replaced by one dataclass
     name = plain_name(name, "add", str(register))
     evidence = evidence.strip() or "unknown"
     values = {"field": name, "value": value.strip(), "evidence": evidence, "note": note.strip()}
@@ -160,8 +160,8 @@ def move(table: MapTable, field: str, register: str | int, lsb: int, width: int 
     run = _one_run(table, item, f"move {label}")
     [key] = table.keys_of(item)
     if width and width != run.width:
-        # The field moves at the smaller of both widths, so that neither place must have room for
-        # more bits than the field has there.
+        # The field moves while it has the smaller of the old and the new width, so that neither
+        # place needs room for more bits than the field has in the end.
         if width < run.width:
             table, first = resize(table, field, width)
             table, second = move(table, field, register, lsb)
@@ -185,9 +185,9 @@ def resize(table: MapTable, field: str, width: int, shift: bool = False) -> Edit
     gains must have no name.
 
     With ``shift`` the field and everything after it in its block is laid out anew, as C lays out
-    bit-fields: one after the other, and in the next word if the bits left in the current word are
-    too few. A field after a gap that C would not have made keeps its place, unless an earlier field
-    is pushed onto it.
+    bit-fields: one after the other, and in the next word if the current word has too few bits left.
+    A field after a gap that C would not have made keeps its place, unless an earlier field is moved
+    onto it.
     """
     label, item = labelled_field(table, field)
     what = f"resize {label}"
@@ -205,11 +205,10 @@ def resize(table: MapTable, field: str, width: int, shift: bool = False) -> Edit
 
 
 def shift(table: MapTable, field: str, by: int, out_of: str = "") -> Edited:
-    """Move a field by ``by`` bits in its register (down if negative), together with the fields
-    between it and a run that gives up bits.
-
-    The giving run loses as many bits as the field moves. It is ``out_of``, or else the next run
-    without a name that has enough bits. The bits that become free on the other side have no name.
+    """Move a field by ``by`` bits in its register (down if negative), with all fields between it
+    and the run that gives up bits for this. The giving run loses as many bits as the field moves.
+    It is a run of the field ``out_of``, by default the next run without a name that has enough
+    bits. The bits behind the moved field get no name.
     """
     label, item = labelled_field(table, field)
     what = f"shift {label}"
@@ -264,9 +263,8 @@ def _place_of_giver(
     table: MapTable, beyond: Sequence[tuple[BitRun, Field]], bits: int, out_of: str
 ) -> int | None:
     """Return the index in ``beyond`` of the run that gives up ``bits`` bits; None if no run can.
-
-    With ``out_of`` it is the first run of that field, which must keep a bit if it has a name; else
-    it is the first run without a name that has enough bits.
+    With ``out_of`` the run is the first one of that field, which must keep a bit if it has a name;
+    else it is the first run without a name that has enough bits.
     """
     wanted = None
     if out_of:
@@ -312,8 +310,8 @@ def _lies_below(first: Sequence[BitRun], second: Sequence[BitRun]) -> bool:
 
 def _common_cells(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
     """Return the columns ``value``, ``address`` and ``align`` of a field that is joined from two
-    rows. A cell is the common cell of both rows, or that of one row if the other row's is blank; it
-    is blank if the rows contradict each other.
+    rows. A cell of the joined field is the cell that both rows have, or the cell of one row if that
+    of the other row is blank; it is blank if the rows contradict each other.
     """
     kept = {}
     for column in ("value", "address", "align"):
@@ -322,13 +320,13 @@ def _common_cells(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[st
         if len(cells) == 1:
             kept[column] = cells.pop()
     kind = Meaning.parse(kept["value"]).kind
-    if kind in FLOATS:  # a joined field is wider than its float
+    if kind in FLOATS:  # the joined field is wider than a float
         kept["value"] = ""
     return kept
 
 
 def _new_register(table: MapTable, register: str, offset: int) -> tuple[str, str]:
-    """Return block and name of a register that a field is added to; ``register`` is its name or
+    """Return block and name of the register to which a field is added; ``register`` is its name or
     block.name.
     """
     blocks = [block for block, _, _ in table.map.registers]
@@ -338,13 +336,13 @@ def _new_register(table: MapTable, register: str, offset: int) -> tuple[str, str
     known = table.register(BitRun(block, offset, 0, 0))
     if known not in ("", name):
         got = f"register {name!r} at offset {offset:#x}"
-        raise ValueError(f"add: got {got}, allowed is {known!r}, the register that is there")
+        raise ValueError(f"add: got {got}, allowed is {known!r}, the register at that offset")
     return block, plain_name(name, "add", "a register")
 
 
 def _one_run(table: MapTable, item: Field, what: str, named: bool = True) -> BitRun:
-    """Return the only run of a field; raises ValueError if it has more runs and, if it must be
-    ``named``, for bits without a name.
+    """Return the only run of a field. Raises ValueError if the field has more runs or, with
+    ``named``, if it is bits without a name.
     """
     runs = table.runs_of(item)
     got = ""
@@ -379,8 +377,8 @@ def _cut(run: BitRun, low: int, end: int) -> BitRun:
 
 
 def _merged(runs: Sequence[BitRun]) -> list[BitRun]:
-    """Return the runs; two runs become one if the second goes on where the first ends, both in the
-    register and in the value.
+    """Return ``runs`` with neighbours merged: two runs become one if the second begins where the
+    first ends, in the register and in the value.
     """
     out = [runs[0]]
     for run in runs[1:]:
@@ -395,8 +393,8 @@ def _merged(runs: Sequence[BitRun]) -> list[BitRun]:
 
 
 def _evidence(a: Field, b: Field) -> str:
-    """Return the evidence of two joined fields: the weaker of the two. If only one of them has a
-    name, its evidence counts alone.
+    """Return the evidence of a field that two fields were joined to: the weaker of their two. If
+    only one of the two has a name, its evidence counts alone.
     """
     if a.automatic:
         return b.evidence
@@ -408,8 +406,8 @@ def _evidence(a: Field, b: Field) -> str:
 
 
 def _carried(table: MapTable, key: int, target: BitRun) -> MapTable:
-    """Return the table with a row moved to a run in another register; the note and the other cells
-    move with it.
+    """Return the table with a row moved to a run in another register; the row keeps its note and
+    all cells that do not state its place.
     """
     row = cells_without_place(table.rows[key])
     table, _ = table.added(target, row)
@@ -438,7 +436,7 @@ def _laid_anew(table: MapTable, key: int, width: int, label: str) -> MapTable:
     for run, near in order[start:]:
         end = _end(run)
         first = end - run.width
-        # C begins a field in the next word if the bits left in this word are too few
+        # C begins a field in the next word if this word has too few bits left
         rest = -old % WORD_BITS
         packed = first == old or (rest and first - old == rest < run.width)
         if not packed:

@@ -14,8 +14,9 @@ from npulab.registers.names import FIELD
 from npulab.support.refuse import refuse_if
 
 PLAIN = "a plain number"
-NEAR = 12  # the most names of registers that an error text lists
-# the cells of a row whose bits have no name
+# An error text lists at most this many names of registers.
+NEAR = 12
+# The cells of a row whose bits have no name.
 NAMELESS = {
     "field": "",
     "at": None,
@@ -38,7 +39,7 @@ def rename(table: MapTable, field: str, name: str) -> Edited:
 
 
 def rename_register(table: MapTable, register: str | int, name: str) -> Edited:
-    """Give a register another name, in every row that it has."""
+    """Give a register another name, in every row of the table that is of it."""
     run, label = bits_of(table, register)
     what = f"rename register {label}"
     name = plain_name(name, "rename register", label)
@@ -61,8 +62,8 @@ def rename_register(table: MapTable, register: str | int, name: str) -> Edited:
 def retype(
     table: MapTable, field: str, value: str = "", names: Mapping[int, str] | None = None
 ) -> Edited:
-    """Set how the raw number of a field becomes its value. ``names`` are names by raw number: they
-    go into the enum that ``value`` names, and a blank name removes the name of its number.
+    """Set how the raw number of a field becomes its value. ``names`` (by raw number) go into the
+    enum that ``value`` names; a blank name removes the name of a number.
     """
     label, item = labelled_field(table, field)
     what = f"retype {label}"
@@ -91,12 +92,12 @@ def retype(
 
 
 def set_evidence(table: MapTable, field: str, evidence: str) -> Edited:
-    """Write the evidence of a field into all its rows; blank text counts as unknown."""
+    """Write the evidence of a field into all its rows; a blank text stands for ``unknown``."""
     label, item = labelled_field(table, field)
     evidence = evidence.strip() or "unknown"
     table, keys = rows_of(table, item)
     for key in keys:
-        # a blank cell says unknown already
+        # a blank cell stands for unknown already
         if table.rows[key].get("evidence") or evidence != "unknown":
             table = table.changed(key, {"evidence": evidence})
     return table, f"set evidence of {label} to {evidence}"
@@ -112,7 +113,7 @@ def set_note(table: MapTable, field: str, note: str) -> Edited:
 
 
 def set_address(table: MapTable, field: str, address: bool = True) -> Edited:
-    """Mark a field, in all its rows, as an address in memory or as no address."""
+    """Mark a field as an address in memory, or as no address, in all its rows."""
     label, item = labelled_field(table, field)
     table, keys = rows_of(table, item)
     cell, words = "", "no address"
@@ -138,16 +139,16 @@ def remove(table: MapTable, field: str) -> Edited:
 
 
 def labelled_field(table: MapTable, field: str) -> tuple[str, Field]:
-    """Return the shortest name of a field, and the field; raises LookupError with similar names if
-    the map has no such field.
+    """Return the shortest name of a field, and the field. Raises LookupError, with similar names,
+    if the map has no field of this name.
     """
     item = table.map[field]
     return table.map.key(item), item
 
 
 def rows_of(table: MapTable, item: Field) -> tuple[MapTable, list[int]]:
-    """Return the table and the keys of a field's rows, from the low end of its value; bits without
-    a row get a new row.
+    """Return the keys of a field's rows, from the low end of its value, and the table; if the bits
+    have no row, the table gets one.
     """
     if item.declared:
         return table, table.keys_of(item)
@@ -175,9 +176,8 @@ def bits_of(
 ) -> tuple[BitRun, str]:
     """Return the run of bits ``lsb`` to ``lsb + width - 1`` of a register, and the register's name.
 
-    ``register`` is the number of its word, its name, or block.name; an array has the name that its
-    row has. Raises LookupError with names of the map if no register, or more than one, is so
-    called.
+    ``register`` is the number of its word, its name, or block.name; an array is called as in its
+    row. Raises LookupError, with names of the map, if no register, or more than one, has this name.
     """
     found = []
     for (block, offset), name in table.arrays.items():

@@ -39,10 +39,10 @@ def draft(
 ) -> Draft:
     """Return a draft of a register map.
 
-    ``source`` is a path of a table; a map; a table; the number of words of ``block``, none of which
-    has a name yet; rows of a table, as mappings; writes (offset, value), for the registers that
-    they set; or a capture, for the registers of the jobs of ``block`` (by default the block of its
-    main job).
+    ``source`` is a path of a table; a map; a table; rows of a table, as mappings; the number of
+    words of ``block``, which get no names; writes (offset, value), whose registers the draft gets;
+    or a capture, of which it gets the registers of the jobs of ``block`` (by default the block of
+    the main job).
 
     ``features`` are the features of the chip that the draft describes; a draft of a map has the
     map's features, and its rows need none. ``dense`` is as for ``RegisterMap``; by default a draft
@@ -80,7 +80,7 @@ def draft(
         (str, os.PathLike),
         "is a path, a map, a table, a Capture, writes, or how many words",
     )
-    path = Path(source)  # type: ignore[arg-type]  # lists and tuples are read above
+    path = Path(source)  # type: ignore[arg-type]  # a list or tuple was returned above
     data = disk.read(path)
     if data is None:
         raise FileNotFoundError(f"{path}: there is no such file")
@@ -162,12 +162,10 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
 
 
 def _rows_of_map(registers: RegisterMap) -> list[dict[str, Any]]:
-    """Return rows that make the same map for a reader that knows neither its features, nor if it is
-    dense, nor which of its blocks have addresses.
-
-    They are the rows that the map was made of, and one row without a name for each word that none
-    of these rows has bits in. An automatic name is left blank if the reader gives the bits the same
-    name.
+    """Return rows from which a reader of tables makes the same map, although it does not know the
+    map's features, if the map is dense, or which blocks have addresses. They are the rows that the
+    map was made of, and a row without a name for each word in which those rows have no bits. An
+    automatic name is left blank if the reader gives the bits the same name.
     """
     own = set()
     for item in registers:
@@ -182,7 +180,7 @@ def _rows_of_map(registers: RegisterMap) -> list[dict[str, Any]]:
         if _by_place(row):
             row = {**row, "field": ""}
         blank.append(row)
-    # a reader would take offsets of words in these blocks for addresses
+    # in these blocks a reader would take the offsets of words for addresses
     mistaken = blocks_by_address(blank) - registers.by_address
     out = []
     for row, bare in zip(named, blank, strict=True):

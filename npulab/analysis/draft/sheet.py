@@ -16,11 +16,13 @@ from npulab.support.cells import guarded, unguarded
 BOM = "\ufeff"
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 ENDS = "\r\n"
-# a cell whose quote is not closed runs to the end of the text
+# If the quote of a cell is not closed, the cell runs to the end of the text.
 CELL = re.compile(r'(?:"([^"]*(?:""[^"]*)*)(?:"|\Z))?([^,\r\n]*)')
 RECORD = re.compile(rf"{CELL.pattern}(?:,{CELL.pattern})*(?:\r\n|\r|\n|\Z)")
-MOST_CELLS = 64  # the most cells of a record
-UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # Unicode's controls, lone surrogates and line ends
+# A record has at most this many cells.
+MOST_CELLS = 64
+# Unicode's categories of controls, lone surrogates and line ends: a cell may not hold these.
+UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")
 
 
 class Cell(NamedTuple):
@@ -35,8 +37,8 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """A record, a comment, or a blank line. A record is one line of the file; if a quoted cell has
-    line ends in it, it is several.
+    """A record, a comment, or a blank line. A record is one line of the file, or several lines if a
+    quoted cell has line ends in it.
 
     ``text`` is the text in the file, with its line end. ``row`` is true for a record. ``was`` is
     the text that was read, None for a new line. ``key`` is a number that a line keeps through all
@@ -137,7 +139,8 @@ class Sheet:
 
     def changed(self, key: int, values: Mapping[str, str]) -> Sheet:
         """Return the sheet with new texts in some cells of a record; the other cells keep their
-        bytes. A record whose cells are again as they were read gets back the text that was read.
+        bytes. If all cells of the record are again as they were read, it gets back the text that
+        was read.
         """
         place = self.place(key)
         line = self.lines[place]
@@ -156,7 +159,8 @@ class Sheet:
 
     def inserted(self, place: int, values: Mapping[str, str], like: int) -> tuple[Sheet, int]:
         """Return the sheet with a new record before the line at ``place`` (an index), and the key
-        of the new record; its cells are quoted if those of the record with the key ``like`` are.
+        of the new record; a cell is quoted if the cell of its column in the record ``like`` (a key)
+        is.
         """
         model = self.lines[self.place(like)]
         written: list[str] = []
@@ -169,7 +173,7 @@ class Sheet:
         text = ",".join(written)
         lines = [*self.lines]
         if place == len(lines) and not lines[-1].end:
-            # the last line of the file still has no line end
+            # the last line of the file has no line end: it needs one before a further line
             lines[-1] = replace(lines[-1], text=lines[-1].text + end)
         else:
             text += end
@@ -186,7 +190,7 @@ class Sheet:
         new = [name for name in names if name not in self.names]
         if not new:
             return self
-        added = new  # cells to add: names in the first record, blanks in all other records
+        added = new  # names are added to the first record, blanks to all others
         lines = []
         for line in self.lines:
             if line.row:

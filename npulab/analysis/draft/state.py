@@ -25,7 +25,8 @@ from npulab.support.refuse import need, need_all, need_path
 from npulab.support.text import plural
 
 NAME = "registers.csv"
-NUMBERS = (int, float, np.integer)  # taken as a bit; the edit refuses 2.5 itself
+# ``split`` takes each of these as one place; if it is no whole number, the edit refuses it.
+NUMBERS = (int, float, np.integer)
 SUFFIX = ".csv"
 AGAIN = (
     ", allowed is a file as it was read; save to another path, or open it again and replay the "
@@ -70,8 +71,8 @@ class Draft:
         self._files = dict(files or {})
         self._table = table
         self._first = table.bare
-        # every edit that was made, and how many of them are not taken back; only ``_table``, the
-        # table after the last of these, keeps its map in memory
+        # Every edit that was made; the first ``_count`` of them are not taken back. Only
+        # ``_table``, the table after these, keeps its map in memory.
         self._made: list[EditStep] = []
         self._count = 0
         self._observers: list[Callable[[Draft], object]] = []
@@ -122,20 +123,18 @@ class Draft:
 
     @property
     def saved(self) -> bool:
-        """True if the draft's files, as they were last read or saved, have the text that the draft
-        has now.
-        """
+        """True if the draft's files, as last read or saved, hold what the draft has now."""
         return self.path is not None and all(
             self._files[path] == data for path, data in self._contents().items()
         )
 
     @property
     def unsaved(self) -> list[dict[str, Any]]:
-        """The last edits, which the draft's file on the disk does not have yet; ``replay`` takes
-        them.
+        """The last edits, those that the draft's file on the disk lacks, as dicts that ``replay``
+        takes.
 
-        Raises ValueError if the draft has no file, or if none of its steps left the file as it is
-        now.
+        Raises ValueError if the draft has no file, or if the file is as no step of the draft left
+        it.
         """
         if self.path is None:
             raise ValueError(
@@ -171,8 +170,8 @@ class Draft:
         *,
         widths: Sequence[int] = (),
     ) -> None:
-        """Cut a field into parts, low end first: before the bits ``at`` of its value, or into parts
-        of these ``widths``.
+        """Cut a field into parts, from the low end of its value: before the bits ``at`` of the
+        value, or into parts of ``widths`` bits.
 
         Without ``names`` the lowest part keeps the field's name and the other parts have no name; a
         blank name leaves its part without a name. All parts are plain numbers and keep the field's
@@ -197,10 +196,11 @@ class Draft:
         self.edit("join", low=low, high=high, name=name)
 
     def retype(self, field: str, value: str = "", names: Mapping[int, str] | None = None) -> None:
-        """Set how raw becomes value, as the column ``value`` writes it; blank for a plain number.
+        """Set how the raw number becomes the value, as the column ``value`` of a map says it
+        (``*4``); blank stands for a plain number.
 
-        ``names`` by raw go into the enum of ``enum:NAME`` (without a value, into an enum with the
-        name of the field); a blank name removes the name of its raw.
+        ``names`` by raw number go into the enum NAME of a value ``enum:NAME`` (without a value,
+        into an enum with the field's name); a blank name removes the name of its number.
         """
         need(f"retype {field}: names", names, (Mapping, type(None)), "are names by raw")
         texts = {str(raw): name for raw, name in (names or {}).items()}
@@ -232,8 +232,8 @@ class Draft:
         evidence: str = "guess",
         note: str = "",
     ) -> None:
-        """Name bits that have no name. ``register`` is the name or the word of their register; with
-        an ``offset`` it is the name of a new register.
+        """Name bits that have no name. ``register`` is the name, or the number of the word, of
+        their register; with an ``offset`` it is the name of a new register.
         """
         self.edit(
             "add",
@@ -263,18 +263,16 @@ class Draft:
         """Give a field of one run of bits another width; its lowest bit stays where it is.
 
         With ``shift`` the field and everything after it in its block is laid out anew, as C lays
-        out bit-fields: one after the other, and in the next word if the bits left in the current
-        word are too few. A field after a gap that C would not have made keeps its place, unless an
-        earlier field is pushed onto it.
+        out bit-fields: one after the other, and in the next word if the current word has too few
+        bits left. A field after a gap that C would not have made keeps its place, unless an earlier
+        field is moved onto it.
         """
         self.edit("resize", field=field, width=width, shift=shift)
 
     def shift(self, field: str, by: int, out_of: str = "") -> None:
-        """Move a field, and the fields between it and a giving run, by ``by`` bits in their
-        register (down if negative).
-
-        The giving run loses as many bits: it is ``out_of``, or else the next run without a name
-        that has enough bits.
+        """Move a field by ``by`` bits in its register (down if negative), with all fields between
+        it and the run that gives up bits for this. The giving run loses as many bits. It is a run
+        of the field ``out_of``, by default the next run without a name that has enough bits.
         """
         self.edit("shift", field=field, by=by, out_of=out_of)
 
@@ -313,8 +311,8 @@ class Draft:
         return self._go(self._count + 1)
 
     def _go(self, count: int) -> str:
-        """Go to the table after ``count`` edits. Return the sentence of the edit that was taken
-        back or made again on the way; "" if there is none.
+        """Go to the table after the first ``count`` edits. Return the sentence of the edit that
+        this takes back or makes again; "" if there is none.
         """
         if not 0 <= count <= len(self._made):
             return ""
@@ -343,8 +341,8 @@ class Draft:
             self._tell()
 
     def _check(self, table: MapTable) -> None:
-        """Raise an error if the table makes no map: for the draft's features, or for one of the
-        features that made a map when the draft was opened.
+        """Raise an error if the table makes no map for the draft's features, or none for a feature
+        for which it made one when the draft was opened.
         """
         _ = table.map
         for features in self._valid[1:]:
@@ -370,7 +368,7 @@ class Draft:
         """Return the same capture, read with the map as it is now.
 
         The map replaces the capture's map of ``block``. Without ``block`` it replaces the maps of
-        all blocks that it has by name; if there are none, the map that shares most registers with
+        all blocks that it names; if there are none, the map that has most registers in common with
         it; else the map of the capture's only block. For a job of register writes, the words become
         the state that the writes leave in the map's registers. Raises LookupError for a capture
         without such a block, ValueError if the capture has more or fewer words than the map.
@@ -443,8 +441,8 @@ class Draft:
         self._tell()
 
     def _ordered(self, after: dict[Path, bytes]) -> dict[Path, bytes]:
-        """Return the files in the order in which they are written. At every moment the table on the
-        disk has its enums: the file of enums comes first, unless it loses a line.
+        """Return the files in the order in which they are written. The file of enums comes first,
+        unless it loses a line: so the table on the disk has its enums at every moment.
         """
         *_, (path, data) = after.items() or [(self.path or Path(NAME), b"")]
         lost = {*(self._files[path] or b"").splitlines()} - {*data.splitlines()}
@@ -520,8 +518,8 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
 
 
 def blocks_of(registers: RegisterMap, capture: Capture) -> list[str]:
-    """Return the blocks of a capture for which a map is meant: the blocks that the map has by name,
-    else the block whose map shares most registers with it, else the only block.
+    """Return the blocks of a capture that a map describes: the blocks that the map names, else the
+    block whose own map has most registers in common with it, else the only block.
 
     Raises LookupError if there is no such block.
     """

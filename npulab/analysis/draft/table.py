@@ -18,13 +18,15 @@ from npulab.registers.names import REGISTER, run_of
 from npulab.support.cells import unguarded_comment
 
 HEAD = ",".join(ENUM_COLUMNS) + "\n"
-NEW_CELLS = {"offset": "0x00"}  # an example of how a number is spelled, for a table without rows
+# Numbers of a column are spelled like this if the table has no row yet.
+NEW_CELLS = {"offset": "0x00"}
 
 
 class BitRun(NamedTuple):
-    """A run of bits: the block and offset of its register (of an array the first register), its
-    lowest bit in it, its width, and its place in the value of a split field (None if the field is
-    not split)."""
+    """A run of bits: the block and the offset of its register (of an array: of the first register),
+    ``lsb`` in the register, ``width``, and ``at``, its place in the value of a split field (None if
+    the field is not split).
+    """
 
     block: str
     offset: int
@@ -63,7 +65,7 @@ class MapTable:
 
     @cached_property
     def names(self) -> dict[str, dict[int, str]]:
-        """The names of each enum by raw, by the enum's name; raises ValueError with the line for a
+        """By the name of an enum: its names by raw number. Raises ValueError, with the line, for a
         bad row.
         """
         out: dict[str, dict[int, str]] = {}
@@ -109,8 +111,8 @@ class MapTable:
 
     @cached_property
     def runs(self) -> dict[int, BitRun]:
-        """The run of bits of each row, by key, without rows that need a feature which this table
-        does not have.
+        """The run of bits of each row, by the row's key. Rows that need a feature that this table
+        does not have are left out.
         """
         runs = {}
         for key, row in self.rows.items():
@@ -123,8 +125,8 @@ class MapTable:
 
     @cached_property
     def _keys(self) -> dict[tuple[str, int, int], int]:
-        """The key of a row by block, offset of a word, and lowest bit in it; the row of an array
-        stands under each word of the array.
+        """By (block, offset of a word, lowest bit in the word): the key of the row; the row of an
+        array is there for each word of the array.
         """
         keys = {}
         for key in self.runs:
@@ -143,8 +145,8 @@ class MapTable:
 
     @cached_property
     def _parts(self) -> dict[tuple[str, int], list[tuple[int, int, BitRun]]]:
-        """By block and offset of a word: the runs (lowest bit, end) of the word that belong to
-        registers of ``arrays``, each with the place of its lowest bit in that register.
+        """By (block, offset of a word): the runs of the word that belong to registers of
+        ``arrays``, as (lowest bit, end, place of the lowest bit in that register).
         """
         out: dict[tuple[str, int], list[tuple[int, int, BitRun]]] = {}
         for key, run in self.runs.items():
@@ -159,7 +161,7 @@ class MapTable:
 
     def home(self, run: BitRun) -> BitRun:
         """Return a run of bits of a word as a run of the register in ``arrays`` to which the bits
-        belong; a run in another register is returned as it is.
+        belong; a run of bits that belong to no such register is returned as it is.
         """
         for lsb, end, first in self._parts.get(run[:2], ()):
             if lsb <= run.lsb and run.lsb + run.width <= end:
@@ -242,15 +244,16 @@ class MapTable:
         return row.get("block", ""), number(row, "offset") or 0
 
     def _neighbour(self, run: BitRun) -> tuple[int, int]:
-        """Return the number of the line before which a new row goes, and the key of the row that it
-        is written like."""
+        """Return the number of the line before which a new row goes, and the key of the row whose
+        spelling it takes over.
+        """
         places = {}
         for key, row in self.rows.items():
             block, offset = self.place_of(row)
             places[key] = BitRun(block, offset, number(row, "lsb") or 0, 0)
         if not places:
             return len(self.sheet.lines), next(line.key for line in self.sheet.lines if line.row)
-        falling = 0  # pairs of neighbouring rows with the higher bits first, less the other pairs
+        falling = 0  # pairs of neighbouring rows: those with the higher bits first, less the others
         for before, place in pairwise(places.values()):
             if before[:2] == place[:2]:
                 falling += (before.lsb > place.lsb) - (before.lsb < place.lsb)
@@ -284,8 +287,8 @@ class MapTable:
         the low end of the field's value.
 
         A row with a new run in its own register keeps its line; further runs get new rows, and rows
-        that are left over are removed. All these rows have the ``values``; new rows also have the
-        other cells of the ``model``, by default the field's first row, and no note.
+        without a new run are removed. Kept and new rows get ``values``; new rows take their other
+        cells, except the note, from ``model``, by default the field's first row.
         """
         table, left = self, [*keys]
         if model is None:
@@ -309,8 +312,8 @@ class MapTable:
         return table
 
     def cleared(self, run: BitRun) -> tuple[MapTable, str]:
-        """Return the table with the rows without a name cut so that none of them overlaps a run,
-        and the feature of the rows that were cut (blank if they have none).
+        """Return the table in which rows without a name are cut so that none overlaps ``run``, and
+        the feature of the rows that were cut (blank if they have none).
         """
         table, feature = self, ""
         for key, other in self.runs.items():
@@ -341,15 +344,16 @@ class MapTable:
                 name = ""
             if (block, offset) in have:
                 continue
-            # a dense map has the words between its registers by itself
+            # a dense map has the words between its registers without rows
             if name or not self.dense or block in sparse or last[block] == offset:
                 run = BitRun(block, offset, 0, WORD_BITS)
                 table, _ = table.added(run, {"register": name})
         return table
 
     def named(self, enum: str, names: Mapping[int, str]) -> MapTable:
-        """Return the table with names in an enum; a blank name takes the name of a raw value
-        away."""
+        """Return the table with names (by raw number) in an enum; a blank name removes the name of
+        its raw number.
+        """
         sheet = self.enums
         if not sheet.lines:
             sheet = Sheet.parse(HEAD)
@@ -380,7 +384,7 @@ class MapTable:
         return replace(self, enums=sheet)
 
 
-Edited = tuple[MapTable, str]  # the table after an edit, and its sentence
+Edited = tuple[MapTable, str]  # the table after an edit, and the sentence of the edit
 
 
 def automatic(row: Mapping[str, str]) -> bool:
@@ -407,8 +411,8 @@ def _cells(sheet: Sheet, values: Mapping[str, Any], model: Mapping[str, str]) ->
 
 
 def _filled(values: Mapping[str, Any]) -> list[str]:
-    """Return the columns that ``values`` need; a blank value, evidence unknown and offset 0 need no
-    column, because a missing column says the same.
+    """Return the columns that ``values`` need. A blank cell, evidence ``unknown`` and offset 0 need
+    no column, because a missing column says the same.
     """
     names = []
     for name, value in values.items():
@@ -433,8 +437,8 @@ def _whole_number(text: str) -> int:
 
 
 def _spelled(value: Any, before: str) -> str:
-    """Return the text of a cell; a number is written in base 16, with as many digits as before, if
-    the text ``before`` was in base 16.
+    """Return the text of a cell. A number is written in base 16, with as many digits as in the text
+    ``before``, if ``before`` is in base 16.
     """
     if value is None:
         return ""

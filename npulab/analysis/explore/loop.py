@@ -32,8 +32,10 @@ from npulab.support.late import pd
 from npulab.support.refuse import need, refuse_if, shortly
 from npulab.support.text import part_said, plural
 
-FIRST = 24  # most layers of the first sweep
-TWICE = 3  # how many layers of the first sweep are asked for again with other weights
+# The first sweep has at most this many layers.
+FIRST = 24
+# This many layers of the first sweep are asked for again, with other weights.
+TWICE = 3
 LEAST_BATCH, MOST_BATCH = 8, 48
 # A batch has 1 / GROWTH times as many layers as there are captures, so that learning does not take
 # most of the time.
@@ -41,10 +43,14 @@ GROWTH = 3
 # Every law is searched again at the end, and whenever the number of captures has grown by this
 # factor since all laws were searched.
 WHOLE = 2
-RANDOM = 4  # one layer in so many is drawn at random, not planned
-POOL = 400  # number of random layers from which the planned layers of a batch are chosen
-BEYOND = 4  # an estimated size is at most so many times the largest size that was captured
-MOST_REASONS = 3  # most reasons that are given for layers without a capture
+# One layer in RANDOM of a batch is drawn at random, not planned.
+RANDOM = 4
+# The planned layers of a batch are chosen from this many random layers.
+POOL = 400
+# An estimated size is at most this many times the largest size that was captured.
+BEYOND = 4
+# At most this many reasons are given for layers without a capture.
+MOST_REASONS = 3
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 BRACKETS = re.compile(r"\([^()]*\)")
 Progress = Callable[["Step"], None]
@@ -82,8 +88,8 @@ class Reason:
 def reasons_of(outcomes: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
     """The most frequent reasons, at most three, among pairs (outcome, message).
 
-    Messages that differ only in numbers, or inside brackets, are one reason: there a source names
-    the parameters of the layer.
+    Messages that differ only in numbers, or inside brackets, are one reason: numbers and brackets
+    name the parameters of the layer.
 
     >>> outcomes = [("refused", "w 9 is too large"), ("hang", ""), ("refused", "w 12 is too large")]
     >>> print(*reasons_of(outcomes), sep="; ")
@@ -183,24 +189,24 @@ def explore(
     most between laws. Three layers are asked for twice, with other weights: bits that differ
     between the two captures are not functions of the parameters.
 
-    If the source gives captures of several jobs, the words are those of the main job of each, and
-    the result says of how many. ``role`` takes all jobs of a role instead, ``block`` those of the
-    only role of a block, as ``sweep_of`` does; roles are found in all captures so far, again after
-    each batch, and a role that they do not have raises LookupError, with those that they have.
+    If captures have several jobs, the words are those of each capture's main job, and the result
+    says of how many jobs. With ``role`` they are those of all jobs of a role, with ``block`` those
+    of the only role of a block, as in ``sweep_of``. Roles are found again in all captures after
+    each batch; a role that they do not have raises LookupError, which lists the roles.
 
-    ``workers`` threads ask for layers, or those of ``executor`` (``npulab.support.executors``). The
-    answers are the same whatever the workers.
+    Layers are asked for by ``workers`` threads, or by the workers of ``executor``
+    (``npulab.support.executors``). The answers are the same for any number of workers.
 
     ``store`` is a folder in which every answer is saved at once; the next call with the same folder
     continues. An interrupt, or the event ``stop``, ends the exploration with the results so far.
-    Raises ValueError as ``plan_sweep``, and for a store of another exploration.
+    Errors are those of ``plan_sweep``, and ValueError for a store of another exploration.
     """
     need_source(source)
     executor = _executor_of(workers, executor)
     need("explore: budget", budget, int, "is a whole number of layers")
     if budget < 2:
         raise ValueError(f"budget: got {budget}, allowed is at least 2 layers")
-    # what a source allows takes the place of usual values
+    # the ranges of the source count where ``ranges`` states none
     asked = ranges or {}
     if isinstance(asked, Mapping):
         asked = {**getattr(source, "ranges", {}), **with_numbers(asked)}
@@ -275,13 +281,16 @@ class _Exploration:
     progress: Progress = lambda step: None
     stop: Event = field(default_factory=Event)
     laws: Laws | None = None
-    earlier: Laws | None = None  # the laws of the batch before, for a quick search
-    searched: int = 0  # captures at the last search for every law
+    # the laws of the batch before, from which a quick search starts
+    earlier: Laws | None = None
+    # how many captures there were when all laws were last searched
+    searched: int = 0
     batches: list[dict[str, Any]] = field(default_factory=list)
     surprises: list[dict[str, Any]] = field(default_factory=list)
-    # the rows of the jobs of a role, and the number of answers that they were made from
+    # the number of answers with words, and the rows of a role's jobs that were made from them
     known_rows: tuple[int, list[Kept]] = field(default=(0, []))
-    runs: bool = False  # True once a capture has several jobs of the role
+    # True after a capture had several jobs of the role
+    runs: bool = False
 
     def explore(self) -> Explored:
         stopped = False
@@ -341,7 +350,7 @@ class _Exploration:
 
     def _most_settling(self, pool: pd.DataFrame, n: int) -> pd.DataFrame:
         """The ``n`` layers of a pool whose captures would decide most between laws. Sizes that only
-        a capture shows are estimated from the captures so far.
+        captures show (``coefficient_bytes``) are estimated from the captures so far.
         """
         assert self.laws is not None
         if n < 1:
@@ -349,7 +358,7 @@ class _Exploration:
         known = self.laws.parameters
         seen = known[[name for name in known if name not in pool]]
         # sizes and counts are roughly products of powers of the parameters, so their logarithms are
-        # fitted as sums
+        # fitted as sums of the parameters' logarithms
         layers, asked = _log(known[[*pool]]), _log(pool)
         layers = np.c_[layers, np.ones(len(layers))]
         asked = np.c_[asked, np.ones(len(asked))]
@@ -406,14 +415,14 @@ class _Exploration:
     # ---- the answers so far, and the laws made from them ----
 
     def _captured(self) -> list[Kept]:
-        """The answers that have words, and as many words as the first such answer."""
+        """The answers that have as many words as the first answer with words."""
         rows = self._rows()
         return [kept for kept in rows if len(kept.row) == len(rows[0].row)]
 
     def _rows(self) -> list[Kept]:
-        """The answers that have words. In an exploration of a role there is a row for each job of
-        the role: the answer with the words of that job, and with its number among the jobs of the
-        role that follow each other.
+        """The answers that have words. In an exploration of a role, each job of the role gives one:
+        the answer with the words of that job and, as observed sizes, its place in a run of such
+        jobs.
         """
         with_words = [kept for kept in self.store.answers if kept.words is not None]
         if not with_words or (self.role is None and self.block is None):
@@ -424,11 +433,11 @@ class _Exploration:
 
     def _rows_of_role(self, with_words: Sequence[Kept]) -> list[Kept]:
         captures = [kept.capture for kept in with_words if kept.capture is not None]
-        # with more captures a role may have another name: then this raises an error that says so
+        # more captures may change the name of a role: then ``chosen`` raises an error that says so
         known = roles(captures)
         number = known.number(known.chosen(self.role, self.block))
         mine = np.flatnonzero(known.of == number)
-        # once the laws have these parameters, every later row has them
+        # after the laws had the place in a run as a parameter, every later row has it
         self.runs = self.runs or int(known.counts[mine].max()) > 1
         places = known.runs(mine)
         rows = []
@@ -444,7 +453,7 @@ class _Exploration:
         return rows
 
     def _looked_at(self) -> str:
-        """How many jobs of how many the rows are, "" if all of them."""
+        """Text: how many jobs of how many the rows are; "" if they are all jobs."""
         with_words = [kept for kept in self.store.answers if kept.words is not None]
         every = 0
         kind = "job"
@@ -470,8 +479,8 @@ class _Exploration:
         return frame, np.array([kept.outcome != "captured" for kept in self.store.answers])
 
     def _frame(self, kept: Sequence[Kept]) -> pd.DataFrame:
-        """The parameters and observed sizes of these answers, one row each; a column for each name
-        that every capture of the exploration has.
+        """The parameters and observed sizes of the answers ``kept``, one row each. Columns are the
+        names that every capture of the exploration has.
         """
         frame = pd.DataFrame([answer.parameters | answer.observed for answer in kept])
         names = self._names()
@@ -566,7 +575,7 @@ class _Exploration:
 
 
 def _layer_of(kept: Kept) -> tuple[tuple[str, float], ...]:
-    """The parameters of a layer, with the place of the row in its run if it has one."""
+    """The parameters of an answer's layer, and the place of its job in a run if it has one."""
     place = {name: kept.observed[name] for name in (INDEX, COUNT) if name in kept.observed}
     return tuple(sorted({**kept.parameters, **place}.items()))
 

@@ -15,16 +15,16 @@ from npulab.analysis.laws.planning import Space
 from npulab.captures.layers import TOGETHER
 from npulab.support.late import pd
 
-LEAST_REFUSED = 2  # fewest refused layers that a rule must explain
+LEAST_REFUSED = 2  # a rule must explain at least this many refused layers
 MOST_RULES = 12
-MOST_MODES = 3  # most values of a parameter that can be the mode of a rule
+MOST_MODES = 3  # a parameter with more values is not the ``mode`` of a rule
 Mode = tuple[str, float] | None
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule on layers that a source refuses: those in which ``left`` is above a limit, or those in
-    which it is below.
+    """A rule that says which layers a source refuses: those in which ``left`` is above ``limit``
+    or, if ``above`` is False, below it.
 
     ``left`` is a parameter, or the product or difference of two. With a ``mode`` (name, value) the
     rule only holds for layers in which the parameter of this name has this value.
@@ -70,9 +70,9 @@ def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, Array]]:
 def learnt_rules(asked: pd.DataFrame, refused: Array) -> tuple[Rule, ...]:
     """Rules that explain the refused layers; no rule refuses a layer that was captured.
 
-    The rules are made one by one: each is the rule that refuses most of the layers that no earlier
-    rule refuses, and of several such rules the simplest. There are at most 12 rules, and each
-    refuses at least 2 layers that no earlier rule refuses.
+    The rules are made one by one: each refuses most of the layers that no earlier rule refuses; of
+    equally good rules the simplest is taken. There are at most 12 rules, and each refuses at least
+    2 layers that no earlier rule refuses.
     """
     rules: list[Rule] = []
     rest = refused.copy()
@@ -98,7 +98,7 @@ def learnt_rules(asked: pd.DataFrame, refused: Array) -> tuple[Rule, ...]:
             below = (others < lowest[:, None]).sum(1)
             for is_above, limits, counts in ((True, highest, above), (False, lowest, below)):
                 most = int(counts.argmax())
-                # a rule with a mode must explain one layer more than one without a mode
+                # a rule with a mode has to explain one layer more than a rule without
                 if counts[most] > best + (mode is not None):
                     best = int(counts[most])
                     found = Rule(names[most], is_above, float(limits[most]), mode)
@@ -119,8 +119,9 @@ class Possible:
     rules: tuple[Rule, ...] = ()
 
     def draw(self, n: int, seed: int) -> pd.DataFrame:
-        """Random possible layers, at least one and at most ``n``: a row each, with a column for
-        each parameter."""
+        """Random layers that no rule refuses, at least one and at most ``n``: a row for each layer,
+        a column for each parameter.
+        """
         count = n
         if self.rules:
             count = 2 * n

@@ -5,8 +5,8 @@ capture is saved in ``captures/<number>`` before its line is written. A last lin
 off is dropped.
 
 A store deletes nothing. A folder that has captures but no ``answers.jsonl`` is refused as a store,
-and nothing is written over a link. If a file or folder already has the name of a new capture, it is
-moved to ``set-aside``, and a UserWarning says so, unless it is this very capture.
+and nothing is written over a link. If a file or folder already has the name of a new capture, and
+is not this very capture, it is moved to ``set-aside``, and a UserWarning says so.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from npulab.support.refuse import refusing
 
 NAME, CAPTURES, ASIDE = "answers.jsonl", "captures", "set-aside"
 VERSION = 1
-# the members of ``Kept`` that a line holds, besides the words
+# A line of ``answers.jsonl`` holds these members of ``Kept``, the words, and ``jobs``.
 STORED = ("number", "batch", "reason", "seed", "parameters", "outcome", "observed", "text")
-MOST_BYTES = 2**28  # most bytes of ``answers.jsonl``; an answer takes some kB
+# The file ``answers.jsonl`` has at most this many bytes; an answer takes some kB.
+MOST_BYTES = 2**28
 
 
 class JobsOf(NamedTuple):
@@ -64,8 +65,8 @@ class Kept:
     which the layer was asked for ("first", "again", "planned" or "random"), the outcome, and the
     words.
 
-    For a capture of several jobs ``jobs`` says which of them has the words, and ``capture`` holds
-    it without its buffers, if the exploration looks at the jobs of a role.
+    For a capture of several jobs ``jobs`` says which job has the words. If the exploration looks at
+    the jobs of a role, ``capture`` is the capture without its buffers.
     """
 
     number: int
@@ -82,7 +83,7 @@ class Kept:
 
     @property
     def row(self) -> np.ndarray:
-        """``(W,) uint32``: the words of an answer that has a capture."""
+        """The words ``(W,) uint32`` of an answer that has a capture."""
         assert self.words is not None
         return self.words
 
@@ -102,7 +103,7 @@ class Store:
         streams: bool = False,
     ) -> None:
         self.folder = None
-        self.streams = streams  # whether the answers hold their captures, for the jobs
+        self.streams = streams  # True if answers hold their captures, for the jobs of a role
         self.about = json.loads(json.dumps(dict(about)))
         self.answers: list[Kept] = []
         if folder is None:
@@ -146,8 +147,8 @@ class Store:
         )
         if self.folder is not None:
             with locked(self._file.path):
-                # first check that nobody else writes: a folder that is moved might be another
-                # writer's
+                # first check that nobody else writes: else ``_keep`` might move another writer's
+                # folder
                 self._file.alone()
                 if answer.capture is not None:
                     _refuse_links(self.folder)
@@ -157,8 +158,9 @@ class Store:
         return kept
 
     def _take_up(self, path: Path, lines: list[bytes]) -> None:
-        """Read the answers of an existing file; raises ValueError if it is not of this exploration,
-        or broken."""
+        """Read the answers from the lines of an existing file. Raises ValueError if the file is of
+        another exploration, or broken.
+        """
         head, *rest = [_entry(path, number, line) for number, line in enumerate(lines, 1)]
         known = head.get("npulab") == "exploration"
         if not known or not isinstance(head.get("about"), dict):
@@ -207,8 +209,9 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _refuse_others(folder: Path, torn: bytes, head: bytes) -> None:
-    """Raise ValueError for a folder that is no store, but holds files with the names of a store's
-    files. ``torn`` is an unfinished first line, which must be the beginning of ``head``.
+    """Raise ValueError for a folder that is no store but holds files with the names of a store's
+    files. If ``answers.jsonl`` has only an unfinished first line, ``torn``, this must be the
+    beginning of ``head``.
     """
     if not head.startswith(torn):
         raise ValueError(
@@ -286,7 +289,7 @@ def _entry_of(kept: Kept) -> dict[str, Any]:
     entry["words"] = ""
     if kept.words is not None:
         entry["words"] = kept.words.astype("<u4").tobytes().hex()
-    # lines of captures of one job have the same form as in earlier versions
+    # without ``jobs``, lines of captures of one job have the form of earlier versions
     if kept.jobs is not None:
         entry["jobs"] = list(kept.jobs)
     return entry
@@ -296,7 +299,7 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
     checksum, _, text = line.partition(b" ")
     try:
         if int(checksum, 16) != zlib.crc32(text):
-            raise ValueError
+            raise ValueError("checksum")
         entry = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError(
@@ -314,7 +317,7 @@ def _kept(path: Path, number: int, entry: Mapping[str, Any]) -> Kept:
         if entry["words"]:
             words = np.frombuffer(bytes.fromhex(entry["words"]), "<u4").astype(np.uint32)
         if entry["outcome"] not in OUTCOMES or entry["number"] != number - 2:
-            raise ValueError
+            raise ValueError("outcome or number")
         jobs = None
         if "jobs" in entry:
             count, block, alike = entry["jobs"]

@@ -3,8 +3,8 @@ decoder is known.
 
 Every bit of the words gets a code of its own. Each call of the decoder sets every bit to one digit
 of its code. So over all calls, each bit of a printed value spells the code of the bit that it
-copies. All codes have the same number of ones, so the ones of a code are never a part of the ones
-of another code: a value bit that is the AND or the OR of several bits spells no code.
+copies. All codes have the same number of ones, so the AND or the OR of several codes is no code: a
+value bit that is the AND or the OR of several bits spells none.
 
 ``calls`` asks the decoder, ``search`` finds a reading for each field, ``reading`` is the arithmetic
 of a reading, and ``rows`` makes a register map of the readings.
@@ -42,9 +42,11 @@ from npulab.registers.table import MOST_WORDS
 from npulab.support.refuse import refuse_if
 
 TABLE = ["field", "bits", "kind", "value", "false_positive_probability"]
-# the fewest checks: with three more digits there are enough codes for all bits of MOST_WORDS words
+# The fewest ``checks``: with three more digits there are enough codes for the bits of MOST_WORDS
+# words.
 FEWEST = 3
-MOST = 32  # most checks
+# The most ``checks``.
+MOST = 32
 
 
 def probe_layout(
@@ -67,9 +69,9 @@ def probe_layout(
     with a reason.
 
     Bits of the mask ``keep`` stay as in ``base`` (both ``(W,) uint32``, 0 if left out); the n bits
-    are all others. So bits without which the decoder prints nothing, or refuses the words, can be
-    held. A call in which the decoder raises is lost; a decoder that may hang needs a time limit of
-    its own. Raises ValueError for numbers out of range, and if too few calls were answered.
+    are all others. Bits that the decoder needs, to print anything or to accept the words, can be
+    held so. A call in which the decoder raises is lost; a decoder that may hang needs a time limit
+    of its own. Raises ValueError for numbers out of range, and if too few calls were answered.
 
     >>> def decode(words):
     ...     return {"size": int(words[0] >> 4 & 15) + 1, "on": bool(words[1] & 8)}
@@ -115,7 +117,7 @@ def _codes(count: int, length: int, rng: np.random.Generator) -> Array:
     while len(codes) < count:
         drawn = (rng.random((count, length)).argsort(1) < length // 2).astype(np.uint8)
         codes = np.concatenate([codes, drawn])
-        # drop repeated codes, and keep the order in which the codes were drawn
+        # drop repeated codes; the others stay in the order in which they were drawn
         firsts = np.unique(np.packbits(codes, axis=1), axis=0, return_index=True)[1]
         codes = codes[np.sort(firsts)]
     return np.ascontiguousarray(codes[:count].T)
@@ -198,7 +200,7 @@ class ProbedLayout:
         """Return the layout after ``calls`` further calls with random bits.
 
         A field whose reading predicts another value than a call prints becomes unverified. For
-        every other field, each answered call halves the false positive probability once for each
+        every other field, each answered call divides the false positive probability by 2 for each
         bit of the field.
         """
         refuse_if(calls < 1, "calls", calls, "is at least 1")

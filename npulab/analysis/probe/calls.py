@@ -11,7 +11,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 Decode = Callable[[Array], Mapping[str, Any]]
-SHOWN = 80  # most characters that are shown of an error or a text
+SHOWN = 80  # an error or a printed text is shown with at most this many characters
 
 
 class Other(NamedTuple):
@@ -21,7 +21,8 @@ class Other(NamedTuple):
     text: str
 
 
-NOTHING = Other("nothing", "nothing")  # the value of a field in a call that does not print it
+# Stands for the value of a field in a call in which the decoder does not print the field.
+NOTHING = Other("nothing", "nothing")
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class HeldBits:
 def ask(
     decode: Decode, patterns: Array, names: Sequence[str], held: HeldBits
 ) -> tuple[dict[int, dict[str, Any]], list[tuple[str, str]]]:
-    """Return the printed values by the number of the call, and (call, error) for each call in which
-    the decoder raised.
+    """Call the decoder with each pattern. Return the printed values by the number of the call, and
+    (call, error) for each call in which the decoder raised an error.
     """
     answers: dict[int, dict[str, Any]] = {}
     raised = []

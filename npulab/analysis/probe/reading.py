@@ -90,8 +90,8 @@ class Reading:
             return Meaning("f32")
         factor, offset = self.factor, self.offset
         if False not in self.inversions:
-            # an inverted raw number is the number of all ones less the number of the bits, so the
-            # factor changes its sign
+            # inverting all bits gives a number of all ones less the raw number, so the factor
+            # changes its sign
             zeros = np.zeros(1 + max(self.source_bits, default=0), np.uint8)
             offset += factor * self._raw(zeros)
             factor = -factor
@@ -122,7 +122,7 @@ class Reading:
         value.
         """
         runs: list[list[BitSource]] = []
-        follower = None  # the source that would be the next of the last run
+        follower = None  # the source that would continue the last run
         for source in self.sources:
             if source == follower and source.bit % WORD_BITS:
                 runs[-1].append(source)

@@ -13,7 +13,7 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.meaning import Meaning
 from npulab.registers.table import COLUMNS
 
-# if fields share bits, the map prefers fields with at most this false positive probability
+# If fields share bits, the map prefers fields with at most this false positive probability.
 DOUBTED = 0.01
 
 
@@ -41,7 +41,7 @@ def map_rows(readings: Sequence[Reading], words: int) -> MapRows:
         rows += _field_rows(reading)
         if reading.names:
             enums[reading.enum] = dict(enumerate(reading.names))
-    # a row without a name, so that the map is as long as the words
+    # a row without a name in the last word makes the map as long as the words
     end = WORD_BYTES * (words - 1)
     if all(row["offset"] < end for row in rows):
         rows.append({**dict.fromkeys(COLUMNS, ""), "offset": end, "lsb": 0, "width": WORD_BITS})
@@ -52,8 +52,8 @@ def _reasons(readings: Sequence[Reading]) -> dict[str, str]:
     """Return the reason for each field that is left out, by the name of the field."""
     owner: dict[int, str] = {}
     reasons: dict[str, str] = {}
-    # If fields share bits, the one with the fewest bits stays, so that most names stay; but fields
-    # that may be false positives come last.
+    # If fields share bits, the field with the fewest bits stays, so that most names stay; but
+    # fields that may be false positives come last.
     for reading in sorted(
         readings, key=lambda r: (r.false_positive_probability > DOUBTED, len(r.sources))
     ):

@@ -20,8 +20,8 @@ from npulab.registers.fields import WORD_BITS
 
 @dataclass(frozen=True)
 class Codes:
-    """The digits of the codes of the free bits in the answered calls, ``(calls, n)``, and in
-    ``places`` the number of each of these bits in the words.
+    """The codes of the n free bits: ``patterns (calls, n)`` has the digit of each code in each
+    answered call, ``places`` the number of each bit in the words.
 
     ``zero`` is True if the first of these calls is the call with all bits 0.
     """
@@ -29,12 +29,14 @@ class Codes:
     patterns: Array
     places: Array
     zero: bool
-    # for each choice of calls: the number of the bit by its code
+    # for each mask of calls (as bytes): the numbers of the bits by their codes in these calls; None
+    # for a code of several bits
     books: dict[bytes, dict[bytes, int | None]] = field(default_factory=dict)
 
     def spelled(self, columns: Array, used: Array) -> list[int | None]:
-        """Return, for each column ``(calls, m)``, the bit whose code it spells in the calls ``used
-        (calls,) bool``; None if no bit, or more than one, has this code.
+        """Return, for each of m columns ``(calls, m)``, the number of the bit whose code it spells
+        in the calls of the mask ``used (calls,) bool``; None if no bit, or more than one, has this
+        code.
         """
         key = used.tobytes()
         if key not in self.books:
@@ -57,15 +59,15 @@ class Codes:
         return out
 
     def false_positive_probability(self, bits: int, calls: int) -> float:
-        """Return an upper bound for the chance that XORs look like copies of so many bits. A few of
-        the calls do not count: an XOR of an odd number of bits agrees with a bit anyway in the
-        two calls with all bits alike, and in the parity of its ones.
+        """Return an upper bound for the chance that XORs look like copies of ``bits`` bits. Three
+        calls do not count: an XOR of an odd number of bits always agrees with a bit in the two
+        calls with all bits alike, and in the parity of its ones.
         """
         return min(1.0, math.ldexp(len(self.places), 3 - calls)) ** bits
 
     def gate(self, values: Sequence[Any]) -> str:
-        """Return the bit that must be 0, or 1, for the values to change at all, as the end of a
-        sentence; "" if there is no such bit, or several.
+        """Return, as the end of a sentence, the bit that has to be 0 (or 1) for the values to
+        change at all; "" if there is no such bit, or several.
         """
         found = []
         for closed in (0, 1):
@@ -85,8 +87,8 @@ class Codes:
 
     @cached_property
     def opens(self) -> tuple[Array, Array]:
-        """For each bit, the calls in which it is 1, and the calls in which it is 0, as packed
-        masks.
+        """Two arrays with a row for each free bit: the calls in which the bit is 1, and those in
+        which it is 0, as packed masks.
         """
         return np.packbits(self.patterns.T, axis=1), np.packbits(1 - self.patterns.T, axis=1)
 
@@ -99,9 +101,9 @@ def _columns_as_bytes(columns: Array) -> list[bytes]:
 
 
 class _View(NamedTuple):
-    """The values of all calls as whole numbers whose bits may be copies: a reading that still lacks
-    its sources, one number for each call, and a mask ``(calls,) bool`` of the calls in which the
-    number is known.
+    """The values of all calls as whole numbers whose bits may be copies of bits of the words: a
+    ``reading`` without sources yet, a number for each call (``ints``), and a mask ``known (calls,)
+    bool`` of the calls in which the number is known.
     """
 
     reading: Reading
@@ -133,8 +135,8 @@ def read_field(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
         if not all(same(found.predict(codes.bits(n)), values[n]) for n in unknown):
             reasons.append("prints nan where its bits are a number")
             continue
-        # prefer the reading with the fewest bits, then one without mixed inversions, then one
-        # without fixed bits or signs that only an offset explains
+        # prefer the reading with the fewest bits; then one of which all bits are inverted or none
+        # is; then one without fixed bits or signs that only an offset explains
         odd = bool(found.offset) and (found.signed or not view.reading.offset)
         cost = (len(found.sources), len(found.inversions), int(odd))
         if best is None or cost < least:
@@ -176,7 +178,7 @@ def _read_text(name: str, values: Sequence[Any], codes: Codes) -> Reading | str:
     every = np.ones(len(values), bool)
     found = _copies(_View(reading, numbers, every), codes)
     if isinstance(found, Reading) and True in found.inversions:
-        # if the call of all zeros was lost, the first text may be that of a 1
+        # if the call with all bits 0 was lost, the first text may belong to a 1
         source = found.sources[0]._replace(at=0, inverted=False)
         return replace(found, names=found.names[::-1], sources=(source,))
     return found
@@ -197,8 +199,8 @@ def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[_View]:
     known = ~np.isnan(floats)
     plain = floats.tolist()
     if all(plain[n] == values[n] for n in np.flatnonzero(known).tolist()):
-        # a nan that is no float32 may have lost its bits when it was converted, so they are not
-        # known
+        # a nan that was not printed as float32 may have lost its bits in the conversion, so they
+        # are unknown
         known |= np.array([isinstance(value, np.float32) for value in values])
         patterns = np.where(known, floats.view(np.uint32), 0).tolist()
         yield _View(Reading(name, (), f32=True), patterns, known)
@@ -221,7 +223,7 @@ def _steps(view: _View, zero: bool) -> Iterator[_View]:
     if not zero:
         return
     first = view.ints[0]
-    # an array of Python's int, which does not overflow
+    # an array of Python's int does not overflow
     steps = np.array(view.ints, object) - first
     factor = math.gcd(*steps)
     if factor:
@@ -232,8 +234,8 @@ def _steps(view: _View, zero: bool) -> Iterator[_View]:
 
 
 def _copies(view: _View, codes: Codes) -> Reading | str:
-    """Return the reading of a view with its sources; if bits of its numbers copy no single bit, a
-    text with their number.
+    """Return the reading of a view with its sources; if some bits of its numbers copy no single
+    bit, a text that says how many.
     """
     reading = view.reading
     columns = _bit_columns(view.ints)
@@ -279,15 +281,15 @@ def _copies(view: _View, codes: Codes) -> Reading | str:
 
 
 def _bit_columns(ints: Sequence[int]) -> Array:
-    """Return the bits of numbers in two's complement, ``(calls, width)``, bit 0 first; the width is
-    the least that holds all numbers.
+    """Return the bits of numbers in two's complement, ``(calls, width)``, bit 0 first, in the least
+    width that holds all numbers.
     """
     longest = max(map(int.bit_length, ints))
     size = longest // 8 + 1
     data = b"".join(value.to_bytes(size, "little", signed=True) for value in ints)
     rows = np.frombuffer(data, np.uint8).reshape(len(ints), size)
     columns = np.unpackbits(rows, axis=1, bitorder="little")
-    # the bits above the width of all numbers only repeat the sign
+    # bits above the width that holds all numbers only repeat the sign
     differs = np.any(columns != columns[:, -1:], axis=0)
     own = np.flatnonzero(differs)
     width = int(own.max(initial=-1)) + 1
