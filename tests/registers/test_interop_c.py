@@ -773,14 +773,14 @@ ODD = [
     "struct s { " + "uint32_t a; ?" * 15_000 + "};",
     "struct s { union { " + "struct { uint32_t a : 1; }; " * 10_000 + "} u; };",
     "#define A_MASK " + "(" * 1_000_000,
+    "int a[] = {1," * 40_000,
 ]
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(text, id=text[:12], marks=[] if n in (0, 8, 13) else pytest.mark.long)
+        pytest.param(text, id=text[:12], marks=[] if n in (0, 20) else pytest.mark.long)
         for n, text in enumerate(ODD)
     ],
 )

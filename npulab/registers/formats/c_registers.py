@@ -36,7 +36,7 @@ from npulab.registers.formats.naming import unnumbered
 from npulab.registers.table import COLUMNS
 from npulab.support.refuse import refuse_if
 
-REGMAP = re.compile(r"(\w+)\]?\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*[,)]")
+REGMAP = re.compile(r"\b(\w+)\]?\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*[,)]")
 ARRAY = re.compile(r"\b([A-Za-z_]\w*)\s*\[\w*\]\s*=\s*\{([^;]*);")
 ENUMERATOR = re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)")
 MOST_LENGTH = 2**14  # an array of registers has at most so many elements
@@ -264,7 +264,9 @@ def _roles(
 def _arrays(source: Source) -> list[Lost]:
     """Return the arrays of hexadecimal numbers as losses, because they are not read."""
     lost = []
-    for found in ARRAY.finditer(source.code, source.own):
+    # the search ends at the last semicolon: each start of an array behind it would read to the end
+    end = source.code.rfind(";") + 1
+    for found in ARRAY.finditer(source.code, source.own, end):
         if len(re.findall(r"\b0[xX]", found[2])) >= FEWEST and not REGMAP.search(found[2]):
             lost.append(Lost("table", found[1], found.start(), "numbers of an array are not read"))
     return lost
