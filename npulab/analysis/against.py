@@ -216,8 +216,9 @@ class Side:
 
 
 def _of_error(error: Exception) -> str:
-    """Return an error of a device as text: a sentence as it is, others with their type and
-    place."""
+    """Return an error of a device as text: a sentence unchanged, any other error with its type and
+    place.
+    """
     if isinstance(error, ValueError | OSError) and str(error):
         return reason(error)
     return f"{type(error).__name__}: {error}, at {place_of(error, str(Path.cwd()))}"
@@ -346,7 +347,7 @@ class Sides:
             names.insert(0, "captured")
             sure.insert(0, surely_written(capture))
         else:
-            # both devices are compared at the same places of memory
+            # two devices are compared at the same places, those of the first device's output
             capture = replace(capture, buffers={**capture.buffers, OUTPUT: given[0]})
         return _compared(result, capture, given, names, sure)
 
@@ -369,7 +370,7 @@ class Sides:
             return replace(result, verdict=UNSTEADY, reason=_joined(result.reason, how))
 
     def _changed(self, result: DeviceCheck, other: DeviceCheck) -> DeviceCheck:
-        """Return the result of a capture whose second run ended otherwise than its first."""
+        """Return the result of a capture that did not end alike in two runs."""
         how = f"run again: {_joined(other.verdict, other.reason)}"
         after = ""
         if self._before:
@@ -410,7 +411,7 @@ class Sides:
         return replace(result, verdict=UNSTEADY, reason=_joined(result.reason, self._stuck))
 
     def _recover(self, runs: Sequence[Run]) -> None:
-        """Reset each device, except one that hung: that has reset itself."""
+        """Reset each device that did not hang; a device that hung has reset itself."""
         for side, run in zip(self._devices, runs, strict=True):
             if run.outcome != HANG:
                 side.recover()
@@ -420,9 +421,7 @@ class Sides:
             side.recover()
 
     def _spoiled(self, probe: Good) -> bool:
-        """Run a probe; True if on some device, npulab's own aside, its output is not that of
-        before.
-        """
+        """Run a probe; True if a device, not npulab's own, writes another output than before."""
         wrong = False
         for side, output in zip(self._devices, probe.outputs, strict=True):
             if not side.own and side.run(probe.capture).output != output:
@@ -430,7 +429,7 @@ class Sides:
         return wrong
 
     def _ready(self, probe: Good) -> bool:
-        """True if a probe ends as before, if need be after a reset."""
+        """True if a probe ends as before; if it does not, it is run once more, after a reset."""
         if not self._spoiled(probe):
             return True
         self._reset()
@@ -510,8 +509,10 @@ def _places_apart(ours: bytes, theirs: bytes) -> Array:
 
 def _fill(capture: Capture, wrong: Array, ours: bytes, theirs: bytes) -> tuple[Array, str]:
     """Return the places in ``wrong`` that hold no value of the output, and a sentence about them:
-    "" if there are none, or if they only fill a driver's page. If it is not known which bytes hold
-    values, all bytes count as values, except those that fill a page.
+    "" if there are none, or if they only fill a driver's page.
+
+    If it is not known which bytes hold values, all bytes count as values, except those that fill a
+    page.
     """
     if not len(wrong):
         return wrong, ""

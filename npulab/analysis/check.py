@@ -666,9 +666,10 @@ def with_outputs(
     unwritten: Sequence[Array] = (),
     zero_point: int | None = None,
 ) -> Comparison:
-    """Return the comparison after two outputs of one shape were compared element by element. Equal
-    outputs are also compared with memory to which no job wrote: with each of the ``unwritten``
-    outputs, and with the ``zero_point`` if it is given.
+    """Return the comparison after two outputs of one shape were compared element by element.
+
+    Equal outputs are also compared with memory to which no job wrote: with each of the
+    ``unwritten`` outputs, and with the ``zero_point`` if it is given.
     """
     difference = np.abs(steps(predicted, captured))
     wrong = np.argwhere(difference)

@@ -152,6 +152,7 @@ def cut_of(of: Target, capture: Capture, lifted: Lifted) -> str:
 
 def fill_of(of: Target, capture: Capture, lifted: Lifted) -> int:
     """Return the number of bytes inside the extent of the output that hold no element of it (fill).
+
     Return 0 if these bytes are all the same, or if their places are not known. If they differ, they
     may be data that is not compared.
     """
@@ -248,9 +249,10 @@ def as_unwritten(
     capture: Capture, name: str, captured: Array, read: Callable[[Capture], Array | None]
 ) -> list[Array]:
     """Return the arrays that ``read`` would return if no job had written the buffer: for each byte
-    of ``FRESH``, what it reads from a buffer filled with this byte. The list is empty if it is
-    known that a job wrote the buffer, or if the ``captured`` elements differ from each other,
-    because elements of an unwritten buffer are all alike.
+    of ``FRESH``, what it reads from a buffer filled with this byte.
+
+    The list is empty if it is known that a job wrote the buffer, or if the ``captured`` elements
+    differ from each other, because elements of an unwritten buffer are all alike.
     """
     if surely_written(capture) or not _alike(captured):
         return []

@@ -403,8 +403,9 @@ class Bisection:
 
     def following(self) -> list[Capture]:
         """The captures that may be tried after ``trial``: the one after a pass of ``trial``, then
-        the one after the symptom. There are none after the last trial of the search, and after a
-        trial with a no-operation.
+        the one after the symptom.
+
+        There are none after the last trial of the search, and after a trial with a no-operation.
         """
         trial = self.trial
         if trial is None or trial.idle is not None:

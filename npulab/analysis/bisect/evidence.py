@@ -104,8 +104,8 @@ class Evidence:
         """Return the numbers, from 0, of the trials that contradict an answer, which says that
         exactly these groups break the job.
 
-        Such a trial passed although it changes all items of a group, or showed the symptom although
-        it changes all items of no group.
+        A trial contradicts it if it passed although it changes all items of a group, or showed the
+        symptom although it changes all items of no group.
         """
         expected = self.expected(groups)
         against = (self.passed & expected) | (self.broke & ~expected)
@@ -136,12 +136,14 @@ class Evidence:
         return 1 - fewer < limit
 
     def mostly(self, subset: Array, outcomes: Collection[str]) -> bool:
-        """True if this exact set was tried and most of its trials had one of these outcomes."""
+        """True if exactly the set ``subset`` was tried, and most of its trials had one of
+        ``outcomes``.
+        """
         seen = self.seen(subset)
         return 2 * sum(outcome in outcomes for outcome in seen) > len(seen)
 
     def hides(self, subset: Array) -> bool:
-        """True if this exact set ``(n,) bool`` was tried and most of its trials are ``HIDDEN``."""
+        """True if exactly this set ``(n,) bool`` was tried, and most trials are ``HIDDEN``."""
         return self.mostly(subset, (HIDDEN,))
 
     def named(self, outcome: str) -> str:

@@ -161,6 +161,7 @@ def matters(part: Difference, outcomes: Iterable[str], symptom: str) -> str:
     if outcome == symptom:
         return EFFECT
     if outcome == "hang":
-        return OPEN  # perhaps the no-operation itself hangs
+        # perhaps the no-operation itself hangs
+        return OPEN
     # the outcome is neither that with the job nor that without it
     return BOTH

@@ -152,7 +152,7 @@ class Ends:
         self.counts[not failed] += 1
 
     def levels(self, log_weights: Array, floor: float) -> list[Level]:
-        # explanations with equally many contradictions are one level; ``draw`` takes all of them
+        # explanations that equally many trials contradict are one level; ``draw`` takes all of them
         ends: dict[int, list[float]] = {}
         for level, prior in zip(self.counts, self.PRIOR, strict=True):
             ends.setdefault(level, []).append(prior)
@@ -349,7 +349,8 @@ class Many:
                 + math.lgamma(self.most - k + 1)
             )
         self.log_evidence = math.log(prior)
-        self.items = np.full((PARTICLES, self.most), n)  # n marks an empty place
+        # the number n marks a place without an item
+        self.items = np.full((PARTICLES, self.most), n)
         drawn = self.rng.choice(np.arange(least, self.most + 1), PARTICLES, p=sizes)
         for row, k in zip(self.items, drawn, strict=True):
             row[:k] = self.rng.choice(n, k, replace=False)

@@ -62,9 +62,10 @@ def parts_of(
     good: Capture, bad: Capture, *, addresses: bool = False, buffers: bool = True
 ) -> list[Difference]:
     """Return all differences between two captures that a trial can exchange: fields, buffers, and
-    whole jobs that only one capture has or that stand elsewhere. If the maps describe records in a
-    buffer, and at most ``MOST_PARTS`` of its parts differ, the parts are fields of the records, and
-    whole records that are inserted, left out or moved.
+    whole jobs that only one capture has or that stand elsewhere.
+
+    If the maps describe records in a buffer, and at most ``MOST_PARTS`` of its parts differ, the
+    parts are fields of the records, and whole records that are inserted, left out or moved.
 
     Fields that point into memory are left out unless ``addresses`` is true, because the buffers of
     the good capture lie at its own addresses. Read-only fields and the output are left out, and the
@@ -434,7 +435,8 @@ def _mixed_writes(
         base, other = bad, good
     writes = [write for write in base if write[0] in state]
     in_base = dict(base)
-    at = 0  # index in ``writes`` at which the next write of ``other`` is inserted
+    # index in ``writes`` at which the next write of ``other`` is inserted
+    at = 0
     # how often ``other`` has written so far, by offset that ``base`` writes too
     seen = Counter[int]()
     for offset, value in other:

@@ -179,7 +179,7 @@ def _holds_any(items: Items, sets: Iterable[Items]) -> bool:
 
 
 def _smallest_of(sets: Iterable[Items]) -> list[Items]:
-    """Return the sets that contain no other set of these, each only once."""
+    """Return those of ``sets`` that contain none of the others, each only once."""
     every = list(dict.fromkeys(sets))
     smallest = []
     for items in every:
@@ -291,10 +291,11 @@ class _Steps:
         self, groups: list[Items], hides: list[Items]
     ) -> Generator[Wanted, str, Items | None]:
         """Return a new group with items that hide the symptom if they are changed alone; None if
-        none is found. First all hiding items are changed at once: as in BAD, the symptom may show
-        before they hide it. If there are few, each is also changed without the others, since it may
-        hide one group and not another. The search stops after ``MOST_HIDES`` trials that hide the
-        symptom.
+        none is found.
+
+        First all hiding items are changed at once: as in BAD, the symptom may show before they hide
+        it. If there are few, each is also changed without the others, since it may hide one group
+        and not another. The search stops after ``MOST_HIDES`` trials that hide the symptom.
         """
         hidden = 0
         leaving_out = ways(groups) or []

@@ -210,8 +210,8 @@ def _prior(singles: Array, pairs: Array, members: Array) -> Array:
 
 
 def _weights(changed: Array, against: Array, odds: float) -> Array:
-    """Return the factor by which the trials change the odds that a pair of items shows the symptom,
-    ``(n, n)``; on the diagonal, that of single items.
+    """Return the factors ``(n, n)`` by which the trials change the odds that a pair of items (on
+    the diagonal: a single item) shows the symptom.
 
     Only trials of ``changed (T, n) bool`` in which both items are True count.
     """

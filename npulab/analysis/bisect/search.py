@@ -140,9 +140,11 @@ class Search:
 
     def _restart(self) -> None:
         self.end: End | None = None
-        self.groups: Groups = ()  # the smallest sets of items that break the job
-        self.inseparable = False  # True if items of a group hang alone
-        # True if some items could not be tried, because too many sets end in another way
+        # the smallest sets of items that break the job
+        self.groups: Groups = ()
+        # True if an item of a group of several hangs if it is changed alone
+        self.inseparable = False
+        # True if some items could not be tried, because too many sets hide the symptom
         self.hidden = False
         # True if only trials right after a pass count, because a failure leaves a state
         self.apart = False
@@ -544,7 +546,7 @@ class Search:
             self._take(len(self.history) - 1)
 
     def _count_again(self) -> None:
-        """Begin the search again, then take in all trials so far that count."""
+        """Begin the search again, and take in those of all trials so far that count."""
         self._begin()
         for number in range(len(self.history)):
             self._count(number)
@@ -565,7 +567,7 @@ class Search:
         self._coming_back()
 
     def _count(self, number: int) -> bool:
-        """Take in the trial with this number if it counts; return whether it does."""
+        """Take in the trial with this number if it counts. Return True if it counts."""
         subset, outcome = self.history[number]
         if self.apart and number > 0 and self.history[number - 1][1] != "pass":
             return False
@@ -577,8 +579,8 @@ class Search:
             wanted = self._prover.wanted
             wrong = self._prover.refuted or (wanted is not None and wanted.reason == SMALLER)
             if wrong and self.suspects.explained:
-                # the suspects took in this trial too, and find further groups in fewer trials than
-                # the proof
+                # the stage goes on with this trial, too: it finds further groups in fewer trials
+                # than the proof
                 self._prover = None
         return True
 
@@ -614,8 +616,9 @@ class Search:
 
     def _always_hangs(self, changed: Array) -> bool:
         """True if ``changed`` is one part, and every trial of this stage that changed the part
-        hung: then the part alone counts as not failing. A part that hung alone, but not together
-        with others, lacked parts that it needs.
+        hung: then the part alone counts as not failing.
+
+        A part that hung alone, but not together with others, lacked parts that it needs.
         """
         if np.count_nonzero(changed) != 1:
             return False
@@ -846,7 +849,7 @@ class Search:
                 self._contradicted(conflict)
 
     def _coming_back(self) -> None:
-        """End the search if each of the last ``RESTS`` trials was the good job and did not pass."""
+        """End the search if the good job did not pass in each of the last ``RESTS`` trials."""
         if self.errs or not self._good_failed_in_a_row():
             return
         good = self._numbers_of(self._none)

@@ -335,7 +335,7 @@ class Suspects:
         """Add the explanations of more items, and take in all trials so far for them."""
         least = 4
         if _table_size("three", self.n) > LISTED:
-            least = 3  # explanations of three items are not listed, so they are sampled too
+            least = 3  # if explanations of three items are not listed, they are sampled, too
         if self.n < least:
             return
         for dual, prior in MANY.items():

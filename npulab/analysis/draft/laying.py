@@ -206,9 +206,11 @@ def resize(table: MapTable, field: str, width: int, shift: bool = False) -> Edit
 
 def shift(table: MapTable, field: str, by: int, out_of: str = "") -> Edited:
     """Move a field by ``by`` bits in its register (down if negative), with all fields between it
-    and the run that gives up bits for this. The giving run loses as many bits as the field moves.
-    It is a run of the field ``out_of``, by default the next run without a name that has enough
-    bits. The bits behind the moved field get no name.
+    and the run that gives up bits for this.
+
+    The giving run loses as many bits as the field moves. It is a run of the field ``out_of``, by
+    default the next run without a name that has enough bits. The bits behind the moved field get no
+    name.
     """
     label, item = labelled_field(table, field)
     what = f"shift {label}"
@@ -263,6 +265,7 @@ def _place_of_giver(
     table: MapTable, beyond: Sequence[tuple[BitRun, Field]], bits: int, out_of: str
 ) -> int | None:
     """Return the index in ``beyond`` of the run that gives up ``bits`` bits; None if no run can.
+
     With ``out_of`` the run is the first one of that field, which must keep a bit if it has a name;
     else it is the first run without a name that has enough bits.
     """

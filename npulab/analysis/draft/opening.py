@@ -163,9 +163,11 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
 
 def _rows_of_map(registers: RegisterMap) -> list[dict[str, Any]]:
     """Return rows from which a reader of tables makes the same map, although it does not know the
-    map's features, if the map is dense, or which blocks have addresses. They are the rows that the
-    map was made of, and a row without a name for each word in which those rows have no bits. An
-    automatic name is left blank if the reader gives the bits the same name.
+    map's features, if the map is dense, or which blocks have addresses.
+
+    They are the rows that the map was made of, and a row without a name for each word in which
+    those rows have no bits. An automatic name is left blank if the reader gives the bits the same
+    name.
     """
     own = set()
     for item in registers:

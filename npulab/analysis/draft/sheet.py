@@ -243,7 +243,7 @@ def cells(text: str) -> list[Cell]:
     start = 0
     while start <= len(text) and len(out) <= MOST_CELLS:
         match = CELL.match(text, start)
-        assert match is not None  # a cell may be empty
+        assert match is not None  # CELL matches an empty cell, too
         said = (match[1] or "").replace('""', '"') + match[2]
         out.append(Cell(start, match.end(), unguarded(said)))
         start = match.end() + 1

@@ -271,8 +271,10 @@ class Draft:
 
     def shift(self, field: str, by: int, out_of: str = "") -> None:
         """Move a field by ``by`` bits in its register (down if negative), with all fields between
-        it and the run that gives up bits for this. The giving run loses as many bits. It is a run
-        of the field ``out_of``, by default the next run without a name that has enough bits.
+        it and the run that gives up bits for this.
+
+        The giving run loses as many bits. It is a run of the field ``out_of``, by default the next
+        run without a name that has enough bits.
         """
         self.edit("shift", field=field, by=by, out_of=out_of)
 

@@ -369,8 +369,8 @@ class MapTable:
                 else:
                     sheet = sheet.without(keys[raw])
             elif name:
-                # A name goes after that of the next lower raw value of its enum, or before the
-                # lowest; the first name of a new enum goes to the end.
+                # A name goes after the name of the next lower raw value of its enum; if it is the
+                # lowest, before all others. The first name of a new enum goes to the end.
                 text = str(raw)
                 if keys:
                     lower = max((known for known in keys if known < raw), default=min(keys))

@@ -70,8 +70,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why layers gave no capture: the number of these layers, the outcome, and the message
-    of the source for the first of them.
+    """A reason why layers gave no capture: the number of these layers, their outcome, and the
+    source's message for the first of these layers.
     """
 
     layers: int

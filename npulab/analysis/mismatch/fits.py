@@ -1,6 +1,8 @@
 """Changes that are computed from the captured output: unwritten channels, permuted channels, other
-biases. Each change fits many numbers at once, so it is tried only if no plainer change makes the
-outputs equal.
+biases.
+
+Each change fits many numbers at once, so it is tried only if no plainer change makes the outputs
+equal.
 """
 
 from __future__ import annotations

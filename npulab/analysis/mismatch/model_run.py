@@ -164,8 +164,8 @@ class OperatorCheck:
         return self.details(True)
 
     def details(self, opened: bool) -> str:
-        """Return HTML: a line that opens to the operator's jobs and those of their fields that are
-        not zero.
+        """Return HTML: a line that opens to the operator's jobs, with their fields that are not
+        zero.
         """
         head = []
         if self.operator is not None:
@@ -481,7 +481,7 @@ def _checked(capture: Capture) -> Comparison:
     except (ValueError, LookupError, Hang):
         return result
     size = len(capture.buffers["output"])
-    both = min(len(predicted), size)  # one may be longer than the other
+    both = min(len(predicted), size)  # the simulated output may be longer or shorter
     if not both:
         return result
     captured = np.frombuffer(capture.buffers["output"], np.uint8, both)

@@ -647,8 +647,10 @@ def _telling_sums(start: Pooled) -> tuple[Array, Array]:
     """Return sums of codes on which reciprocals are compared, and the number of taps of each,
     ``(T,)``, for every number of taps that a window has inside the image. They are all sums or, if
     there are too many, ``2 * taps`` neighbouring sums at both ends of the range and at places
-    between. The larger a sum is, the more do two reciprocals differ. Only at the ends of the range
-    both may round to the same integer.
+    between.
+
+    The larger a sum is, the more two reciprocals differ; between the ends of the range both may
+    round to the same integer.
     """
     info = np.iinfo(start.x.dtype)
     sums, counts = [], []

@@ -249,7 +249,7 @@ def _zero_points(
 ) -> Iterator[Change]:
     """Yield changes of a zero point by more than 1; the table of changes has those by 1."""
     layer = start.layer
-    if output.dtype == np.int16:  # has no zero points
+    if output.dtype == np.int16:  # codes of int16 have no zero point
         return
     for name in ("input", "weight"):
         q = getattr(layer, f"{name}_q")

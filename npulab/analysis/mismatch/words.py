@@ -26,7 +26,8 @@ from npulab.registers.fields import Field
 WORK, TRIAL = 8_000_000, 6_000
 # At least this many values are tried, however large the capture is.
 FEWEST = 100
-# The order of trials: values near that of a field that is not 0, near 0, far from the first, other.
+# The order of trials: NEAR and FAR values of fields that are not 0; for fields that are 0, USED and
+# then UNUSED values.
 NEAR, USED, FAR, UNUSED = range(4)
 DEVICE = "simulated"
 

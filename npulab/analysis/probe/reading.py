@@ -109,7 +109,7 @@ class Reading:
 
     @property
     def value(self) -> str:
-        """The meaning as text: that of a register map, a constant's value, or the two texts."""
+        """The meaning as text: as a register map writes it, a constant's value, or both texts."""
         if self.names:
             return " or ".join(self.names)
         if self.sources:

@@ -79,8 +79,9 @@ def _best_place(
     down: Reached, across: Reached, missing: set[tuple[int, int]], taken: Array
 ) -> tuple[int, int] | None:
     """The place (row, column) of the impulse that shows most ``missing`` taps in outputs that no
-    other impulse uses (``taken`` is False); the first such place, or None if there is none. Only
-    the first impulse of an image may use all outputs: else one shows the bias alone.
+    other impulse uses (``taken`` is False); the first such place, or None if there is none.
+
+    A further impulse of an image leaves at least one output unused, which shows the bias alone.
     """
     best, most = None, 0
     used = np.count_nonzero(taken)

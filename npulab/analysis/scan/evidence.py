@@ -64,8 +64,9 @@ class Runs:
 
     def begin(self, sets: Iterable[Array], index: int) -> None:
         """Let workers begin the runs that ``ask`` will need next: one run for each of ``sets``,
-        with its bits flipped. Nothing is begun without workers, or as long as runs come from the
-        journal.
+        with its bits flipped.
+
+        Nothing is begun without workers, or as long as runs come from the journal.
         """
         if self.pool is None or (self.journal is not None and self.count < len(self.journal)):
             return

@@ -123,10 +123,11 @@ class Looks:
         return pieces
 
     def around(self) -> None:
-        """Flip the bits that have not moved anything with all inputs but the first. Of the views of
-        one image the one with the finest output steps goes first; known bits of biases are flipped
-        in it to keep outputs off the end of their type. After the first view in which no output is
-        at the end of its type, views with coarser steps are left out.
+        """Flip the bits that have not moved anything with all inputs but the first.
+
+        Of the views of one image, the view with the finest output steps goes first; known bits of
+        biases are flipped in it to keep outputs off the end of their type. After the first view in
+        which no output is at the end of its type, views with coarser steps are left out.
         """
         views = self.known.views
         images: dict[Any, list[int]] = {}
@@ -204,8 +205,8 @@ class Looks:
         return channels
 
     def _tell(self, number: int, roles: tuple[str, ...]) -> None:
-        """Flip alone, under a view, each bit with one of these roles whose role or order the view
-        can narrow down.
+        """Flip alone, under a view, each bit that has one of ``roles`` and of which the view can
+        narrow down the role or the order.
         """
         self.weights.place()
         pieces = []
@@ -219,8 +220,9 @@ class Looks:
 
     def check(self, count: int) -> None:
         """Flip ``count`` random halves of the bits of weights: every output must change by the sum
-        of the changes that the flipped bits make alone. If an output changes by another amount, the
-        bits that move it are no longer certain.
+        of the changes that the flipped bits make alone.
+
+        If an output changes by another amount, the bits that move it are no longer certain.
         """
         known, view = self.known, self.known.views[0]
         alone = self._alone()
@@ -297,6 +299,7 @@ class Looks:
 
     def _joint_sets(self) -> None:
         """For each set that moved something although none of its parts did, find the bits that act.
+
         Views in which outputs are rounded are left out, because the low bits of weights make such
         sets there.
         """

@@ -190,7 +190,7 @@ def readings(layer: Conv2D, image: Array) -> tuple[Array, Array]:
     count = np.zeros(layer.output_shape, int)
     taps = np.full(layer.output_shape, NO_TAP)
     amplitude = np.zeros(layer.output_shape)
-    # for each output channel the input channel that it reads; one such array at a time
+    # each item has, for each output channel, the number of an input channel that it reads
     if layer.depthwise:
         planes = [np.arange(channels) * depth // channels]
     else:

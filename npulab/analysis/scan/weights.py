@@ -129,9 +129,10 @@ class Weights:
 
     def _slack(self, number: int, site: Site) -> float:
         """The most output steps by which the change of an output may differ from that of its
-        accumulator. Rounding makes a difference of up to one step. There is none if all outputs are
-        rounded by the same amount that is not half a step: half a step (a tie) may be rounded to
-        even.
+        accumulator.
+
+        Rounding makes a difference of up to one step. There is none if all outputs are rounded by
+        the same amount that is not half a step: half a step (a tie) may be rounded to even.
         """
         view = self.known.views[number]
         if view.step == 1:
