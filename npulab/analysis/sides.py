@@ -61,7 +61,7 @@ def _sides_of_one(path: SidePath, tasks: bool) -> tuple[Capture, Capture]:
         return captures[0], captures[0]
     if len(captures) != 2:
         raise ValueError(
-            f"{path}: got {plural(len(captures), 'capture')}, allowed without B are two"
+            f"{path}: got {plural(len(captures), 'capture')}, allowed without a side B are two"
         )
     return captures[0], captures[1]
 

@@ -380,7 +380,8 @@ def test_a_base_and_kept_bits_open_gates_and_satisfy_a_decoder() -> None:
     with pytest.raises(
         ValueError,
         match=r"^decode: got an error in 1[123] of 13 calls, first all zeros: ValueError: "
-        r"bad magic at byte 7; allowed are errors in 3 calls; base and keep can hold bits that it needs$",
+        r"bad magic at byte 7; allowed are errors in 3 calls; base and keep hold bits that the "
+        r"decoder needs$",
     ):
         probe_layout(variants, 2)
     magic = np.array([0, 0x5A000000], np.uint32)
@@ -547,7 +548,7 @@ def test_it_shows_itself() -> None:
         ({"keep": [1.0, 2.0]}, r"keep: got float64 of shape"),
         (
             {"keep": [2**32 - 1] * 2},
-            "keep: got a mask of all 64 bits, allowed is a mask that leaves one out",
+            "keep: got a mask of all 64 bits, allowed is a mask that leaves out at least one",
         ),
         (
             {"decode": lambda words: [1]},

@@ -358,7 +358,7 @@ BAD_INPUT = {
     "check nowhere": "nowhere: there is no such file or folder",
     f"check {MESA} --jobs 0": "--jobs: got 0, allowed is at least 1",
     f"check {MESA} --chip x": "chip: got 'x', target vivante knows vipnano-qi-a311d",
-    f"diff {MESA}": "got 1 capture, allowed without B are two",
+    f"diff {MESA}": "got 1 capture, allowed without a side B are two",
     f"diff nowhere {MESA}": "nowhere: there is no such file or folder",
     "import nowhere out": "nowhere: there is no such file or folder",
     f"import {MESA} out --name a/b": "--name: got 'a/b', allowed is a plain folder name",

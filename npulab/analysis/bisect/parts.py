@@ -76,8 +76,8 @@ def parts_of(
     pairs = aligned(good.jobs, bad.jobs)
     if all(task is None or other is None for task, other in pairs):
         raise ValueError(
-            f"bad {bad.name}: got {_listed(bad.jobs)}, allowed are jobs of which one or more are "
-            f"like those of good {good.name}: {_listed(good.jobs)}"
+            f"bad {bad.name}: got {_listed(bad.jobs)}, allowed are jobs of which at least one is "
+            f"like a job of good {good.name}, which has {_listed(good.jobs)}"
         )
     fixed = set()
     for registers in good.maps.values():
@@ -297,7 +297,7 @@ def mix(
     buffers = _mixed_buffers(good, bad, left)
     if left:
         raise LookupError(
-            f"field: got {name_of(min(left))}, which {good.name} and {bad.name} do not have"
+            f"field: got {name_of(min(left))}, allowed are the fields of {good.name} and {bad.name}"
         )
     if buffers:
         return capture.with_buffers(**buffers)
@@ -305,8 +305,9 @@ def mix(
 
 
 def _mixed_buffers(good: Capture, bad: Capture, left: set[Key]) -> dict[str, bytes]:
-    """Return the buffers that the keys in ``left`` change; the keys that are known are taken out
-    of it."""
+    """Return the buffers after the parts with the keys ``left`` were changed in them; keys of parts
+    of buffers are removed from ``left``.
+    """
     chosen: dict[str, set[str]] = {}
     for _, block, name, field in left:
         if block == BUFFER and name in bad.buffers:

@@ -11,8 +11,8 @@ with it:
 - each item of a group of several was tried alone, so that an item that breaks the job by itself
   is not reported as a part of a group.
 
-Items that make the job end in another way (that hang it if a failure is searched for) are left out
-of the second kind of trial. Such items that are not known yet are found in the same way as groups.
+Items that hide the symptom (if it is a failure: items that hang the job) are left out of the second
+kind of trial. Further items of this sort are found in the same way as groups.
 """
 
 from __future__ import annotations

@@ -502,8 +502,8 @@ class _Scorer:
         self.ones = self._count_in_groups(label[cells.ones])
 
     def _count_in_groups(self, labels: Array) -> Array:
-        """Return how many of the items of each explanation ``(H, A)`` each group holds, ``(H, G)``;
-        the counts of a dual explanation are negative.
+        """Return ``(H, G)``: how many items of each explanation each group holds, negative for a
+        dual explanation. ``labels (H, A)`` are the numbers of the items' groups.
         """
         rows = np.arange(len(labels))
         turn = np.where(self.cells.dual, -1, 1).astype(np.int8)

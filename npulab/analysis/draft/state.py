@@ -185,7 +185,7 @@ class Draft:
             got = "neither at nor widths"
             if cuts:
                 got = "both at and widths"
-            raise ValueError(f"split {field}: got {got}, allowed is one of them")
+            raise ValueError(f"split {field}: got {got}, allowed is either at or widths")
         if cuts:
             widths = [b - a for a, b in pairwise([0, *cuts, self.map[field].width])]
         self.edit("split", field=field, widths=[*widths], names=[*names])
@@ -307,8 +307,8 @@ class Draft:
         return self._go(self._count - 1)
 
     def redo(self) -> str:
-        """Make the edit again that was taken back last; return its sentence, blank if there was no
-        such edit.
+        """Make the edit again that was taken back last, and return its sentence; blank if none was
+        taken back.
         """
         return self._go(self._count + 1)
 

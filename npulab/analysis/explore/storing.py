@@ -299,7 +299,7 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
     checksum, _, text = line.partition(b" ")
     try:
         if int(checksum, 16) != zlib.crc32(text):
-            raise ValueError("checksum")
+            raise ValueError("the checksum is not that of the line")
         entry = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError(
@@ -317,7 +317,7 @@ def _kept(path: Path, number: int, entry: Mapping[str, Any]) -> Kept:
         if entry["words"]:
             words = np.frombuffer(bytes.fromhex(entry["words"]), "<u4").astype(np.uint32)
         if entry["outcome"] not in OUTCOMES or entry["number"] != number - 2:
-            raise ValueError("outcome or number")
+            raise ValueError("the outcome is unknown, or the number is not that of the line")
         jobs = None
         if "jobs" in entry:
             count, block, alike = entry["jobs"]

@@ -120,7 +120,7 @@ class Average:
 
 @dataclass(frozen=True, eq=False)
 class Pooled(Explanation):
-    """An explanation of the output of a pooling; ``offset`` is added to every output code."""
+    """An explanation of the output of a pooling layer; ``offset`` is added to every output code."""
 
     layer: Pool2D
     average: Average = field(default_factory=Average)

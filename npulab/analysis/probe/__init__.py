@@ -103,8 +103,8 @@ def held_bits(words: int, base: Any, keep: Any) -> HeldBits:
     held = HeldBits(checked_words(base, words, "base"), checked_words(keep, words, "keep"))
     if not len(held.free):
         raise ValueError(
-            f"keep: got a mask of all {WORD_BITS * words} bits, allowed is a mask that leaves one "
-            "out"
+            f"keep: got a mask of all {WORD_BITS * words} bits, allowed is a mask that leaves out "
+            "at least one"
         )
     return held
 
@@ -135,7 +135,7 @@ def probed_with(
         call, error = raised[0]
         raise ValueError(
             f"decode: got an error in {len(raised)} of {len(names)} calls, first {call}: {error}; "
-            f"allowed are errors in {most} calls; base and keep can hold bits that it needs"
+            f"allowed are errors in {most} calls; base and keep hold bits that the decoder needs"
         )
     codes = Codes(patterns[[*answers]], held.free, zero=0 in answers)
     fields: dict[str, None] = {}

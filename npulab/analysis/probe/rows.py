@@ -27,8 +27,8 @@ class MapRows:
 
 
 def map_rows(readings: Sequence[Reading], words: int) -> MapRows:
-    """Return the rows of a map of ``words`` words that has a field for each reading, where
-    possible.
+    """Return the rows of a map of ``words`` words with a field for each reading that a map can
+    hold.
     """
     reasons = _reasons(readings)
     rows: list[dict[str, Any]] = []

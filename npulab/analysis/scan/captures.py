@@ -128,8 +128,8 @@ def _element_places(capture: Capture, size: int) -> tuple[np.dtype[Any], Array]:
         lifted = target(capture.target).lift(capture.with_buffers(output=code)).output
         if lifted is None:
             raise ValueError(
-                f"capture {capture.name}: got an output that ``lift`` of its target does not "
-                "return, allowed is one that it returns"
+                f"capture {capture.name}: got no output from ``lift`` of its target, allowed is a "
+                "capture that is lifted with its output"
             )
         dtype, raw = lifted.dtype, np.ascontiguousarray(lifted)[..., None].view(np.uint8)
         places = places + raw.astype(np.int64) * 256**digit
@@ -203,7 +203,7 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
     if not probes:
         raise ValueError(
             f"capture {capture.name}: got a target whose ``lower`` refuses other output scales, "
-            "allowed is one that takes them, or inputs of your own"
+            "allowed is a target that takes them, or inputs of your own"
         )
     return probes
 

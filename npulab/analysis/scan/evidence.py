@@ -219,7 +219,8 @@ class Piece:
     bits: Array
     bound: int
     moved: int = 0
-    # True if this piece, its other half, and the piece that was halved all moved the same outputs
+    # True if the piece that was halved and both its halves, this piece among them, moved the same
+    # outputs
     alike: bool = False
 
 
@@ -279,8 +280,8 @@ class Evidence:
         output = self._asked(base, index, "the buffer as it is")
         if output is None:
             raise ValueError(
-                f"data: got a buffer that hangs as it is with input {index}, allowed is one that "
-                "runs"
+                f"data: got a buffer that hangs as it is with input {index}, allowed is a buffer "
+                "that runs"
             )
         view = view_of(index, self.runs.probes[index], self.layer, base, output)
         self.views.append(view)
