@@ -209,8 +209,7 @@ def _with_field(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
 
 
 def _with_write(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
-    """Return the job with another value in a register that the map does not have, by its register
-    writes."""
+    """Return the job with another value written to a register that its map does not have."""
     names = {registers.unmapped(job.block, offset).register: offset for offset in job.state}
     return job.with_writes({names[item.register]: raw}, registers)
 

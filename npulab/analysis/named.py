@@ -22,7 +22,7 @@ def named_rows(laws: Laws, block: str = "") -> list[dict[str, Any]]:
     parameter. A field with another law of a parameter ``kernel`` is called ``kernel_raw``, and its
     value is the number in the word. A field ``kernel - 1`` is called ``kernel_raw``, too, if other
     laws read it, because laws read the number in the word. Further fields of the same name get a
-    number: ``kernel_raw_2``. All other fields keep the names of their places (``w3_7_0``).
+    number: ``kernel_raw_2``. All other fields keep the names of their places, such as ``w18_27_2``.
     """
     parameters = set(map(str, laws.parameters))
     read: set[str] = set()

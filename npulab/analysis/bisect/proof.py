@@ -189,7 +189,7 @@ def _smallest_of(sets: Iterable[Items]) -> list[Items]:
 
 
 def _members(groups: Iterable[Items]) -> list[int]:
-    """Return the items of groups of 2 to ``MOST`` items, sorted: each of them needs a trial
+    """Return the items of all groups of 2 to ``MOST`` items, sorted: each of these items is tried
     alone.
     """
     joint = [group for group in groups if 1 < len(group) <= MOST]

@@ -73,8 +73,8 @@ class Rivals:
         return 1 / (1 + float(weights))
 
     def wanted(self, evidence: Evidence, untried: Collection[int] = ()) -> Array | None:
-        """Return the set of items ``(n,) bool`` for which rivals of the largest total weight expect
-        another outcome than the answer does; None if each such set hides the symptom.
+        """Return the set of items ``(n,) bool`` for which the rivals that expect another outcome
+        than the answer have the largest total weight; None if all sets to try hide the symptom.
         """
         n = len(self.more)
         found: list[tuple[float, frozenset[int]]] = []

@@ -579,8 +579,8 @@ class Search:
             wanted = self._prover.wanted
             wrong = self._prover.refuted or (wanted is not None and wanted.reason == SMALLER)
             if wrong and self.suspects.explained:
-                # the stage goes on with this trial, too: it finds further groups in fewer trials
-                # than the proof
+                # the stage took in this trial, too, and finds further groups in fewer trials than
+                # the proof
                 self._prover = None
         return True
 

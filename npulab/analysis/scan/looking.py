@@ -449,8 +449,8 @@ def _first_hanging(
     share: float,
     most_hangs: float,
 ) -> Array:
-    """Find the first of the bits ``bad`` that hangs the device; flipped at once, they do. Return
-    the bits after it and ``rest``, which were not tried yet.
+    """Find the first of the bits ``bad`` that hangs the device; all of them flipped at once do.
+    Return the bits after it and ``rest``, which were not tried yet.
     """
     after, measured = [rest], True
     while len(bad) > 1 and known.runs.hangs < most_hangs:

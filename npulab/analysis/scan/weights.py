@@ -51,8 +51,8 @@ class Weights:
         known.news.clear()
 
     def _no_bias(self, bit: int, channel: int) -> bool:
-        """True if a bit cannot belong to a bias: it moved an output so far that, as a bit of a
-        bias, it would have moved outputs of another view, under which it moved nothing.
+        """True if a bit cannot belong to a bias: a bit of a bias of this size would also have moved
+        outputs under another view, and this bit moved none there.
         """
         most = max(self._size(effect, 1) for effect in self.known.effects[bit])
         for number in self.known.unmoved.get(bit, ()):
