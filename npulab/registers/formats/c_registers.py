@@ -267,7 +267,8 @@ def _arrays(source: Source) -> list[Lost]:
     # the search ends at the last semicolon: each start of an array behind it would read to the end
     end = source.code.rfind(";") + 1
     for found in ARRAY.finditer(source.code, source.own, end):
-        if len(re.findall(r"\b0[xX]", found[2])) >= FEWEST and not REGMAP.search(found[2]):
+        numbers = re.findall(r"\b0[xX]", found[2])
+        if len(numbers) >= FEWEST and not REGMAP.search(found[2]):
             lost.append(Lost("table", found[1], found.start(), "numbers of an array are not read"))
     return lost
 
