@@ -966,7 +966,7 @@ def test_a_journal_cut_anywhere_is_resumed_where_it_ends(tmp_path: Path) -> None
     assert [(trial.subset, trial.outcome) for trial in Journal.read(cut)] == [
         (trial.subset, trial.outcome) for trial in Journal.read(path)
     ]
-    with pytest.raises(ValueError, match="done"):
+    with pytest.raises(ValueError, match="allowed is nothing after the last trial"):
         session.tell("pass")
 
 
