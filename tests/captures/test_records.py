@@ -305,7 +305,9 @@ def test_gaps_that_differ_make_a_buffer_one_part() -> None:
     assert keys == ["record 0 SCALE.bias", "(bytes in no record)"]
     outside = mix(good, head, [(0, "buffer", "scales", keys[1])]).buffers["scales"]
     assert outside == b"\1" + bytes(63)
-    with pytest.raises(LookupError, match=r"got 0/buffer/scales/record 9 SCALE\.bias, allowed are the fields of"):
+    with pytest.raises(
+        LookupError, match=r"got 0/buffer/scales/record 9 SCALE\.bias, allowed are the fields of"
+    ):
         mix(good, head, [(0, "buffer", "scales", "record 9 SCALE.bias")])
 
 

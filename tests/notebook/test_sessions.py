@@ -194,7 +194,10 @@ def document(**parts: Any) -> bytes:
         (document(version="1"), "version: got '1'"),
         (document(version=True), "version: got True"),
         (b'{"npulab": "session", "version": 1,\n<<<<<<< ours\n', r"line 2: got git's mark"),
-        (b'{"npulab": "session", "version": 1, "notes": {}, "notes": {}}', "got name 'notes' twice in one object"),
+        (
+            b'{"npulab": "session", "version": 1, "notes": {}, "notes": {}}',
+            "got name 'notes' twice in one object",
+        ),
         (b'{"npulab": "session", "version": NaN}', "got NaN"),
         (b"[" * 10**5, "is not JSON"),
         (b'{"npulab": "session", "version": 1, "a": ' + b"[" * 40 + b"]" * 40 + b"}", "deep"),
