@@ -466,7 +466,7 @@ def test_one_piece_here_and_another_on_other_chips(tmp_path: Path) -> None:
         made.join("c", "b", "d")
     with pytest.raises(
         ValueError,
-        match=r"got pieces at bit 0 \(width 5\) and bit 4 of the field's value, allowed are pieces that",
+        match=r"got pieces at bit 0 \(width 5\) and bit 4 of the field's value, allowed are pieces that do not overlap$",
     ):
         made.resize("c", 5)
 

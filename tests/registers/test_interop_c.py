@@ -780,7 +780,7 @@ ODD = [
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(text, id=text[:12], marks=[] if n in (0, 20) else pytest.mark.long)
+        pytest.param(text, id=text[:12], marks=[] if n in (0, 8, 20) else pytest.mark.long)
         for n, text in enumerate(ODD)
     ],
 )
